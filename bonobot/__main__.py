@@ -1,0 +1,67 @@
+"""The command `bonobot`: Django's `manage.py` under the product's name."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+OVERVIEW = """\
+Bonobot keeps an organization's AI agents and the MCP servers they use.
+
+usage: {program} COMMAND [options]        {program} COMMAND --help tells more
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command that the arguments name; without one, tell which there are."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
+    program, given = _program(), list(sys.argv[1:] if arguments is None else arguments)
+    if given in ([], ["help"], ["--help"], ["-h"]):
+        sys.stdout.write(overview(program))
+        return
+
+    from django.core.management import execute_from_command_line
+
+    from bonobot.lib.runtime import close
+
+    try:
+        execute_from_command_line([program, *given])
+    finally:
+        close()
+
+
+def overview(program: str) -> str:
+    """Return the commands with a line for each: Bonobot's own first, then Django's by name."""
+    import django
+    from django.core.management import get_commands, load_command_class
+
+    django.setup()
+    commands = get_commands()
+    own = sorted(name for name, app in commands.items() if app == "bonobot")
+    others = sorted(name for name in commands if name not in own)
+    width = max((len(name) for name in own), default=0)
+    lines = [OVERVIEW.format(program=program)]
+    for name in own:
+        lines.append(f"  {name:<{width}}  {load_command_class('bonobot', name).help}")
+    lines += ["", "Django's commands:", *_wrapped(others)]
+    return "\n".join(lines) + "\n"
+
+
+def _program() -> str:
+    name = os.path.basename(sys.argv[0])  # noqa: PTH119 - a plain string, as argparse does it
+    return "bonobot" if name == "__main__.py" else name
+
+
+def _wrapped(names: Sequence[str]) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(
+        ", ".join(names),
+        width=88,
+        initial_indent="  ",
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,30 @@
+"""The Celery application: its configuration is the `CELERY_*` part of the settings."""
+
+import logging.config
+import os
+from typing import Any
+
+from celery import Celery
+from celery.signals import setup_logging, worker_shutdown
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
+
+app = Celery("bonobot")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+
+
+@setup_logging.connect
+def use_our_logging(**_: Any) -> None:
+    """Keep the project's logging: connecting to this signal stops Celery from installing its own."""
+    from django.conf import settings  # settings import this package, so not at the top
+
+    logging.config.dictConfig(settings.LOGGING)
+
+
+@worker_shutdown.connect
+def close_runtime(**_: Any) -> None:
+    """Leave connections and children in order when the worker stops."""
+    from bonobot.lib.runtime import close  # imports Django's ORM, which needs settings
+
+    close()

@@ -1,0 +1,104 @@
+"""Django's DATABASES entry from a `DATABASE_URL`, for SQLite and PostgreSQL."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+
+POSTGRES = frozenset({"postgres", "postgresql"})
+EXPECTED = "`postgresql://user:password@host:5432/name` or `sqlite:///path/to/file`"
+
+# Writers wait for their turn (IMMEDIATE takes the lock at BEGIN, so the timeout applies to all of
+# them), readers never block writers (WAL).
+SQLITE_PRAGMAS = (
+    "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; "
+    "PRAGMA journal_size_limit=27103364; PRAGMA cache_size=2000;"
+)
+
+
+def database(url: str, *, var: Path, pool_size: int) -> dict[str, Any]:
+    """Return the settings of the database at `url`; blank means SQLite in the folder `var`."""
+    if not url:
+        return _sqlite(var / "bonobot.sqlite3")
+    parts = _split(url)
+    if parts.scheme == "sqlite":
+        return _sqlite(_sqlite_path(parts))
+    if parts.scheme in POSTGRES:
+        return _postgresql(parts, pool_size=pool_size)
+    raise _wrong(f"its scheme is {parts.scheme!r}")
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # parsed on access, and refused there
+    except ValueError as error:
+        raise _wrong(str(error)) from None
+    if parts.fragment:
+        raise _wrong("it has a `#`; inside a password write it as `%23`")
+    return parts
+
+
+def _sqlite(path: Path) -> dict[str, Any]:
+    # One file per process, so that several test runs and their subprocesses never share one.
+    test_name = Path(tempfile.gettempdir()) / f"bonobot-test-{os.getpid()}.sqlite3"
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": path,
+        "OPTIONS": {
+            "timeout": 20,
+            "transaction_mode": "IMMEDIATE",
+            "init_command": SQLITE_PRAGMAS,
+        },
+        "TEST": {"NAME": test_name},
+    }
+
+
+def _sqlite_path(parts: SplitResult) -> Path:
+    if parts.netloc or parts.query or len(parts.path) < 2:
+        raise _wrong("a SQLite database is a path after three slashes, without host or options")
+    # As everywhere else: three slashes begin a relative path, four an absolute one.
+    path = Path(unquote(parts.path[1:]))
+    if not path.parent.is_dir():
+        raise _wrong(f"the folder {str(path.parent)!r} doesn't exist")
+    return path.absolute()
+
+
+def _postgresql(parts: SplitResult, *, pool_size: int) -> dict[str, Any]:
+    name = unquote(parts.path[1:])
+    if not name or "/" in name:
+        raise _wrong("it must end with one database name")
+    options = _libpq_options(parts.query)
+    host = unquote(parts.hostname or "") or options.pop("host", "")
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": name,
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": host,
+        "PORT": str(parts.port or ""),
+        "CONN_MAX_AGE": 0,  # the pool keeps connections; Django must give them back
+        "OPTIONS": {"connect_timeout": 10}
+        | options
+        | {"pool": {"min_size": 1, "max_size": pool_size, "timeout": 10}},
+        "TEST": {"NAME": f"test_bonobot_{os.getpid()}"},
+    }
+
+
+def _libpq_options(query: str) -> dict[str, str]:
+    from psycopg import ProgrammingError, conninfo  # loaded only where PostgreSQL is used
+
+    try:
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        conninfo.make_conninfo(**options)
+    except (ValueError, ProgrammingError) as error:
+        raise _wrong(f"its options are unusable ({str(error).strip()})") from None
+    return options
+
+
+def _wrong(reason: str) -> ImproperlyConfigured:
+    """Say what is wrong without the URL, which holds a password."""
+    return ImproperlyConfigured(f"`DATABASE_URL` must be like {EXPECTED}: {reason}.")

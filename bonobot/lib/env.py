@@ -1,0 +1,108 @@
+"""Settings from environment variables: typed, loud when wrong, each with a `_FILE` form.
+
+`NAME_FILE` names a file whose content is the value (container secrets). A blank value counts as
+not set, because that is what `NAME=${NAME:-}` in a compose file leaves behind. Nothing else in the
+project reads the environment.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from django.core.exceptions import ImproperlyConfigured
+
+TRUE = frozenset({"1", "true", "yes", "on"})
+FALSE = frozenset({"0", "false", "no", "off"})
+
+_declared: dict[str, str] = {}
+
+
+def text(name: str, default: str = "", *, choices: Sequence[str] = ()) -> str:
+    """Return a variable's text; raise ImproperlyConfigured if it isn't one of `choices`."""
+    value = _read(name, "text")
+    if value is None:
+        return default
+    if choices and value not in choices:
+        raise _wrong(name, "one of " + ", ".join(f"`{choice}`" for choice in choices), value)
+    return value
+
+
+def flag(name: str, default: bool) -> bool:
+    """Return a variable as yes or no; raise ImproperlyConfigured for other words."""
+    value = _read(name, "flag")
+    if value is None:
+        return default
+    word = value.lower()
+    if word not in TRUE | FALSE:
+        raise _wrong(name, "`true` or `false`", value)
+    return word in TRUE
+
+
+def number(
+    name: str, default: int, *, minimum: int | None = None, maximum: int | None = None
+) -> int:
+    """Return a variable as a whole number; raise ImproperlyConfigured outside the bounds."""
+    value = _read(name, "number")
+    if value is None:
+        return default
+    try:
+        found = int(value.replace("_", ""))
+    except ValueError:
+        raise _wrong(name, f"a whole number{_bounds(minimum, maximum)}", value) from None
+    if (minimum is not None and found < minimum) or (maximum is not None and found > maximum):
+        raise _wrong(name, f"a whole number{_bounds(minimum, maximum)}", value)
+    return found
+
+
+def names(name: str, default: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return a comma-separated variable as its parts, without blanks and repetitions."""
+    value = _read(name, "names")
+    parts = default if value is None else (part.strip() for part in value.split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def secret(name: str, default: str | Callable[[], str] = "") -> str:
+    """Return a variable whose value no error may show; a callable default is called only if needed."""
+    value = _read(name, "secret")
+    if value is not None:
+        return value
+    return default() if callable(default) else default
+
+
+def declared() -> dict[str, str]:
+    """Return the variables that settings read, each with its kind."""
+    return dict(sorted(_declared.items()))
+
+
+def unknown() -> tuple[str, ...]:
+    """Return `BONOBOT_*` variables in the environment that no setting reads: likely misspelt."""
+    known = {form for name in _declared for form in (name, f"{name}_FILE")}
+    return tuple(sorted(n for n in os.environ if n.startswith("BONOBOT_") and n not in known))
+
+
+def _read(name: str, kind: str) -> str | None:
+    _declared[name] = kind
+    value = os.environ.get(name, "").strip()
+    file = os.environ.get(f"{name}_FILE", "").strip()
+    if value and file:
+        raise ImproperlyConfigured(f"`{name}` and `{name}_FILE` are both set: keep one of them.")
+    if not file:
+        return value or None
+    try:
+        return Path(file).read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ImproperlyConfigured(
+            f"`{name}_FILE` must name a readable text file, but {file!r} can't be read: {error}."
+        ) from error
+
+
+def _wrong(name: str, expected: str, value: str) -> ImproperlyConfigured:
+    return ImproperlyConfigured(f"`{name}` must be {expected}, not {value!r}.")
+
+
+def _bounds(minimum: int | None, maximum: int | None) -> str:
+    if minimum is not None and maximum is not None:
+        return f" from {minimum} to {maximum}"
+    if minimum is not None:
+        return f" of at least {minimum}"
+    return f" of at most {maximum}" if maximum is not None else ""

@@ -1,0 +1,97 @@
+"""Problems: every refusal or fault that a person, a client or a model gets to see.
+
+A problem carries a stable snake_case `code` for programs, a sentence for people and, where there
+is one, what to do next. The same object becomes RFC 9457 details in REST, an error result for a
+model, a line in the admin and an exit status in the CLI.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class Problem(Exception):
+    """A refusal or fault with a machine-readable code; `str(problem)` is the detail."""
+
+    code = "error"
+    status = 400
+    title = "The request could not be carried out"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        code: str | None = None,
+        field: str = "",
+        remedy: str = "",
+        rule: str = "",
+        status: int | None = None,
+        retry_after: float | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`field` is a JSON path or form field, `retry_after` is in seconds, `status` is HTTP's."""
+        super().__init__(detail)
+        self.detail = detail
+        self.code = code or type(self).code
+        self.field = field
+        self.remedy = remedy
+        self.rule = rule
+        self.status = status or type(self).status
+        self.retry_after = retry_after
+        self.extra = dict(extra or {})
+
+    def __str__(self) -> str:
+        return str(self.detail)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return what a reader may see, without the members that are empty."""
+        members = {
+            "code": self.code,
+            "detail": str(self),
+            "field": self.field,
+            "remedy": self.remedy,
+            "rule": self.rule,
+        }
+        seen = {name: text for name, text in members.items() if text}
+        if self.retry_after is not None:
+            seen["retry_after"] = self.retry_after
+        return self.extra | seen
+
+
+class Invalid(Problem):
+    """What was sent can't be used as it stands."""
+
+    code = "invalid"
+    status = 400
+    title = "Not valid"
+
+
+class Forbidden(Problem):
+    """Who asks may not do this."""
+
+    code = "forbidden"
+    status = 403
+    title = "Not allowed"
+
+
+class NotFound(Problem):
+    """There is no such thing, or it belongs to another organization."""
+
+    code = "not_found"
+    status = 404
+    title = "Not found"
+
+
+class Conflict(Problem):
+    """It clashes with what is there, or with what happened meanwhile."""
+
+    code = "conflict"
+    status = 409
+    title = "Conflict"
+
+
+class Unavailable(Problem):
+    """Something that is needed doesn't answer now; trying again later may work."""
+
+    code = "unavailable"
+    status = 503
+    title = "Not available now"

@@ -1,0 +1,5 @@
+"""Runtime."""
+
+
+def close() -> None:
+    """Close."""

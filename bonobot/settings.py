@@ -1,0 +1,305 @@
+"""Settings: all of them come from the environment, and each has a default that runs on a laptop.
+
+Nothing set: SQLite, Celery's filesystem broker and generated keys in `var/`, loopback only.
+`DATABASE_URL` and `REDIS_URL` set: PostgreSQL and Redis, as many hosts as wanted. Every variable
+may be given as `NAME_FILE`. `.env.example` lists them.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.translation import gettext_lazy as _
+from kombu import Queue
+
+from bonobot.lib import databases, env, keys, logs
+
+KIB = 1024
+MIB = 1024 * KIB
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+# --- Where it lives -----------------------------------------------------------------------------
+
+# Beside manage.py in a checkout; installed from a wheel, in the folder it is started in.
+_home = BASE_DIR if (BASE_DIR / "manage.py").is_file() else Path.cwd()
+BONOBOT_VAR = keys.private_folder(
+    Path(env.text("BONOBOT_VAR", str(_home / "var"))).expanduser().absolute()
+)
+BONOBOT_URL = env.text("BONOBOT_URL", "http://127.0.0.1:8000").rstrip("/")
+
+_url = urlsplit(BONOBOT_URL)
+if _url.scheme not in {"http", "https"} or not _url.hostname or _url.path or _url.query:
+    raise ImproperlyConfigured(
+        f"`BONOBOT_URL` must be an origin like `https://bonobot.example.com`, not {BONOBOT_URL!r}."
+    )
+_https = _url.scheme == "https"
+
+# --- Security -----------------------------------------------------------------------------------
+
+DEBUG = env.flag("BONOBOT_DEBUG", False)
+
+
+def _key(variable: str, file: str, make: Any) -> str:
+    return env.secret(variable, lambda: keys.kept(BONOBOT_VAR / "keys" / file, make))
+
+
+SECRET_KEY = _key("BONOBOT_SECRET_KEY", "secret_key", keys.make_secret_key)
+SECRET_KEY_FALLBACKS = env.secret("BONOBOT_SECRET_KEY_FALLBACKS").replace(",", " ").split()
+FIELD_ENCRYPTION_KEY = keys.field_keys(
+    _key("BONOBOT_FIELD_KEYS", "field_keys", keys.make_field_key), name="BONOBOT_FIELD_KEYS"
+)
+BONOBOT_TOKEN_PEPPERS = keys.peppers(
+    _key("BONOBOT_TOKEN_PEPPERS", "token_peppers", keys.make_peppers), name="BONOBOT_TOKEN_PEPPERS"
+)
+
+ALLOWED_HOSTS = list(
+    dict.fromkeys(
+        [*env.names("BONOBOT_ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]")), _url.hostname]
+    )
+)
+BONOBOT_CORS_ORIGINS = env.names("BONOBOT_CORS_ORIGINS")
+CSRF_TRUSTED_ORIGINS = [BONOBOT_URL]
+# The `__Host-` prefix makes browsers refuse the cookie from anyone but this very host over TLS.
+_cookie = "__Host-bonobot_{}" if _https else "bonobot_{}"
+SESSION_COOKIE_NAME = _cookie.format("session")
+CSRF_COOKIE_NAME = _cookie.format("csrf")
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
+SECURE_HSTS_SECONDS = 31_536_000 if _https else 0
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * MIB
+DATA_UPLOAD_MAX_NUMBER_FIELDS = 5_000  # "approve these N" posts a field for each definition
+
+AUTH_USER_MODEL = "tenancy.User"
+LOGIN_URL = "admin:login"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+
+# --- Django -------------------------------------------------------------------------------------
+
+INSTALLED_APPS = [
+    "unfold",  # before the admin, whose templates it replaces
+    "unfold.contrib.filters",
+    "unfold.contrib.forms",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "bonobot",
+    "bonobot.ledger",
+    "bonobot.tenancy",
+    "mcp_servers",
+    "agents",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_celery_beat",
+    "encrypted_model_fields",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "bonobot.lib.headers.browser_policy",
+    "servestatic.middleware.ServeStaticMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "bonobot.urls"
+ASGI_APPLICATION = "bonobot.asgi.application"
+APPEND_SLASH = False
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    }
+]
+
+LANGUAGE_CODE = "en"
+LANGUAGES = [("en", _("English"))]
+USE_I18N = True
+TIME_ZONE = "UTC"
+USE_TZ = True
+
+STATIC_URL = "/static/"
+STATIC_ROOT = BONOBOT_VAR / "static"
+SERVESTATIC_USE_FINDERS = True  # straight from the packages: nothing to collect, nothing stale
+SERVESTATIC_MAX_AGE = 600
+
+# --- Data ---------------------------------------------------------------------------------------
+
+DATABASES = {
+    "default": databases.database(
+        env.secret("DATABASE_URL"),
+        var=BONOBOT_VAR,
+        pool_size=env.number("BONOBOT_DATABASE_POOL", 20, minimum=4, maximum=1_000),
+    )
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+REDIS_URL = env.secret("REDIS_URL")
+if REDIS_URL and urlsplit(REDIS_URL).scheme not in {"redis", "rediss", "unix"}:
+    raise ImproperlyConfigured("`REDIS_URL` must be like `redis://:password@host:6379/0`.")
+CACHES: dict[str, dict[str, Any]] = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": "bonobot",
+    }
+    if REDIS_URL
+    else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+}
+
+# --- Work (Celery) ------------------------------------------------------------------------------
+
+
+def _filesystem_broker() -> dict[str, Any]:
+    folder = keys.private_folder(BONOBOT_VAR / "broker")
+    return {
+        "data_folder_in": str(keys.private_folder(folder / "messages")),
+        "data_folder_out": str(folder / "messages"),
+        "control_folder": str(keys.private_folder(folder / "control")),
+        "polling_interval": 0.1,
+    }
+
+
+CELERY_BROKER_URL = REDIS_URL or "filesystem://"
+CELERY_BROKER_TRANSPORT_OPTIONS = (
+    {"global_keyprefix": "bonobot:"} if REDIS_URL else _filesystem_broker()
+)
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TIMEZONE = "UTC"
+CELERY_WORKER_POOL = "threads"
+CELERY_WORKER_CONCURRENCY = env.number("BONOBOT_WORKER_THREADS", 16, minimum=1, maximum=1_000)
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+# Messages are nudges: rows are the truth, and a sweep finds what a lost message forgot.
+CELERY_TASK_ACKS_LATE = False
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_TASK_QUEUES = [Queue(name) for name in ("default", "discovery", "sessions")]
+CELERY_TASK_ROUTES = {
+    "mcp_servers.tasks.*": {"queue": "discovery"},
+    "agents.tasks.sweep": {"queue": "default"},
+    "agents.tasks.*": {"queue": "sessions"},
+}
+CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
+# Each expires before its successor, so that a worker that was away doesn't run them in a heap.
+CELERY_BEAT_SCHEDULE = {
+    "check due servers": {
+        "task": "mcp_servers.tasks.check_due",
+        "schedule": 10.0,
+        "options": {"expires": 9},
+    },
+    "sweep": {"task": "agents.tasks.sweep", "schedule": 10.0, "options": {"expires": 9}},
+}
+
+# --- REST ---------------------------------------------------------------------------------------
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "bonobot.tenancy.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "bonobot.api.problem_response",
+    "TEST_REQUEST_DEFAULT_FORMAT": "json",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Bonobot",
+    "DESCRIPTION": "AI agents, the MCP servers they use, and what may happen.",
+    "VERSION": "0.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "COMPONENT_SPLIT_REQUEST": True,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+}
+
+# --- Admin --------------------------------------------------------------------------------------
+
+UNFOLD: dict[str, Any] = {
+    "SITE_TITLE": "Bonobot",
+    "SITE_HEADER": "Bonobot",
+    "SITE_SYMBOL": "hub",
+    "SHOW_VIEW_ON_SITE": False,
+    "BORDER_RADIUS": "8px",
+    "COLORS": {
+        "primary": {
+            "50": "oklch(98% 0.016 175)",
+            "100": "oklch(95% 0.04 175)",
+            "200": "oklch(90% 0.075 175)",
+            "300": "oklch(83% 0.11 176)",
+            "400": "oklch(74% 0.125 178)",
+            "500": "oklch(65% 0.118 180)",
+            "600": "oklch(53% 0.098 182)",
+            "700": "oklch(45% 0.083 184)",
+            "800": "oklch(38% 0.067 186)",
+            "900": "oklch(32% 0.053 188)",
+            "950": "oklch(22% 0.038 190)",
+        }
+    },
+}
+
+# --- Logs ---------------------------------------------------------------------------------------
+
+LOGGING_CONFIG = "logging.config.dictConfig"
+LOGGING = logs.configuration(
+    level=env.text("BONOBOT_LOG_LEVEL", "INFO", choices=logs.LEVELS),
+    style=env.text("BONOBOT_LOG_FORMAT", "auto", choices=logs.STYLES),
+)
+
+# --- Bounds -------------------------------------------------------------------------------------
+
+BONOBOT_TOOL_NAME_STYLE = env.text(
+    "BONOBOT_TOOL_NAME_STYLE", "single", choices=("single", "double")
+)
+# The interpreter that runs us is the one whose packages an administrator installed beside us.
+BONOBOT_LAUNCHERS = env.names(
+    "BONOBOT_LAUNCHERS",
+    ("npx", "uvx", "node", "python", "python3", "docker", sys.executable),
+)
+BONOBOT_CALLS_PER_MINUTE = env.number("BONOBOT_CALLS_PER_MINUTE", 60, minimum=1)
+BONOBOT_CONNECT_S = env.number("BONOBOT_CONNECT_S", 30, minimum=1, maximum=600)
+BONOBOT_READ_S = env.number("BONOBOT_READ_S", 60, minimum=1, maximum=3_600)
+BONOBOT_START_S = env.number("BONOBOT_START_S", 10, minimum=1, maximum=600)
+BONOBOT_MAX_LINE = env.number("BONOBOT_MAX_LINE", MIB, minimum=KIB, maximum=64 * MIB)
+BONOBOT_MAX_BODY = env.number("BONOBOT_MAX_BODY", 4 * MIB, minimum=KIB, maximum=256 * MIB)
+BONOBOT_MAX_DEFINITIONS = env.number("BONOBOT_MAX_DEFINITIONS", 1_000, minimum=1, maximum=100_000)
+BONOBOT_RESULT_LIMIT = env.number("BONOBOT_RESULT_LIMIT", 256 * KIB, minimum=KIB, maximum=64 * MIB)
+BONOBOT_STDIO_CHILDREN = env.number("BONOBOT_STDIO_CHILDREN", 32, minimum=1, maximum=10_000)
+BONOBOT_STDIO_IDLE_S = env.number("BONOBOT_STDIO_IDLE_S", 300, minimum=1)
+BONOBOT_CHECK_EVERY_S = env.number("BONOBOT_CHECK_EVERY_S", 60, minimum=10)
+BONOBOT_CHECK_STDIO_EVERY_S = env.number("BONOBOT_CHECK_STDIO_EVERY_S", 600, minimum=10)
+BONOBOT_TURNS_PER_MESSAGE = env.number("BONOBOT_TURNS_PER_MESSAGE", 50, minimum=1)
+BONOBOT_CALLS_PER_MESSAGE = env.number("BONOBOT_CALLS_PER_MESSAGE", 200, minimum=1)
+BONOBOT_RUN_S = env.number("BONOBOT_RUN_S", 3_600, minimum=1)
