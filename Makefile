@@ -1,0 +1,80 @@
+# Bonobot from a fresh clone: only make and Python >= 3.11 are needed. `make` explains itself.
+
+PORT ?= 8000
+HOST ?= 127.0.0.1
+VENV ?= .venv
+ARGS ?=
+
+# Everything runs as modules of the environment's Python, so that a moved folder keeps working.
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+
+# The first Python that is new enough and can make environments; PYTHON=... overrides the search.
+define FIND_PYTHON
+if [ -n "$(PYTHON)" ]; then candidates="$(PYTHON)"; \
+else candidates="python3 python3.14 python3.13 python3.12 python3.11 python"; fi; \
+found=""; \
+for candidate in $$candidates; do \
+  if "$$candidate" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+    found="$$candidate"; break; \
+  fi; \
+done; \
+if [ -z "$$found" ]; then \
+  echo "Bonobot needs Python 3.11 or newer with the venv module; tried: $$candidates." >&2; \
+  echo "Install one (Debian, Ubuntu: apt install python3 python3-venv) or name it: make PYTHON=/path/to/python3.12" >&2; \
+  exit 1; \
+fi
+endef
+
+# Checks read the project only: what they would create goes to a folder that is thrown away.
+define IN_SCRATCH
+set -e; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; export BONOBOT_VAR="$$scratch";
+endef
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test lint fmt bench lock clean
+.DELETE_ON_ERROR:
+
+help: ## Show this list
+	@printf 'Bonobot\n\n'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@printf '\nVariables: PORT=%s HOST=%s BONOBOT_VAR=var PYTHON=python3.12 ARGS="..."\n' '$(PORT)' '$(HOST)'
+
+install: $(INSTALLED) ## Build or refresh .venv from requirements.lock
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(FIND_PYTHON); \
+	"$(PY)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	  || { echo "Making $(VENV) with $$($$found --version)"; rm -rf "$(VENV)"; "$$found" -m venv "$(VENV)"; }
+	@echo "Installing what requirements.lock names"
+	@"$(PY)" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@"$(PY)" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch "$@"
+
+run: $(INSTALLED) ## Start web, worker and beat; PORT=8000, BONOBOT_VAR=var
+	@exec "$(PY)" -m bonobot up --host "$(HOST)" --port "$(PORT)" $(ARGS)
+
+test: $(INSTALLED) ## Run the whole suite; ARGS="-k words" narrows it
+	@"$(PY)" -m pytest $(ARGS)
+
+lint: $(INSTALLED) ## Check style, types, migrations and the system checks
+	"$(PY)" -m ruff check .
+	"$(PY)" -m ruff format --check .
+	"$(PY)" -m mypy
+	@$(IN_SCRATCH) "$(PY)" -m bonobot makemigrations --check --dry-run
+	@$(IN_SCRATCH) "$(PY)" -m bonobot check --fail-level WARNING
+
+fmt: $(INSTALLED) ## Format, sort imports and apply the safe fixes
+	"$(PY)" -m ruff check --fix .
+	"$(PY)" -m ruff format .
+
+bench: $(INSTALLED) ## Measure what the documentation promises
+	@"$(PY)" -m pytest benchmarks -q -s $(ARGS)
+
+lock: ## Write requirements.lock from pyproject.toml (needs uv)
+	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --all-extras --group dev \
+	  --universal --generate-hashes --python-version 3.11 --quiet --output-file requirements.lock $(ARGS)
+
+clean: ## Remove .venv and caches; what is under var/ stays
+	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build dist
+	find . -name __pycache__ -type d -not -path './var/*' -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,238 @@
+"""The rules of the house, each a function from modules to violations."""
+
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from tests.architecture.sources import Source, Violation, within
+
+# From the bottom up; the longest prefix decides. Whatever else is in `bonobot` is wiring, on top.
+LAYERS = ("bonobot.lib", "bonobot.ledger", "bonobot.tenancy", "mcp_servers", "agents", "bonobot")
+EVERYWHERE = frozenset({"bonobot.__version__"})
+
+DECISIONS = (
+    "agents.governance.policies",
+    "bonobot.ledger.arithmetic",
+    "bonobot.lib.canonical",
+    "bonobot.lib.rates",
+    "mcp_servers.digests",
+    "mcp_servers.naming",
+    "mcp_servers.scanning",
+    "mcp_servers.schemas",
+)
+EFFECTS = (
+    *("asyncio", "concurrent", "io", "logging", "multiprocessing", "os", "pathlib", "queue"),
+    *("random", "secrets", "shutil", "signal", "socket", "sqlite3", "ssl", "subprocess"),
+    *("sys", "tempfile", "threading", "time", "urllib.request", "http.client"),
+    *("aiohttp", "anyio", "celery", "django", "httpcore", "httpcore2", "httpx", "httpx2"),
+    *("mcp", "psycopg", "pydantic_ai", "redis", "requests", "rest_framework"),
+)
+EFFECTFUL_CALLS = frozenset(
+    {"open", "print", "input", "datetime.datetime.now", "datetime.date.today", "uuid.uuid4"}
+)
+
+POOL = ("mcp_servers.connections.pool", "mcp_servers.connections.connections")
+CALLERS = ("agents.calls", "mcp_servers.connections", "mcp_servers.discovery", "mcp_servers.health")
+
+HTTP = (
+    *("aiohttp", "http.client", "httpcore", "httpcore2", "httpx", "httpx2", "pycurl"),
+    *("requests", "urllib.request", "urllib3"),
+)
+EGRESS = "bonobot.lib.egress"
+# These take a client that egress made: they may name its types and errors, but not make one.
+HTTP_USERS = ("mcp_servers.connections", "agents.llm")
+MAKERS = frozenset(
+    {"AsyncClient", "Client", "AsyncHTTPTransport", "HTTPTransport", "AsyncConnectionPool"}
+    | {"ConnectionPool", "ClientSession", "Session", "urlopen", "HTTPConnection", "HTTPSConnection"}
+    | {"get", "post", "put", "patch", "delete", "head", "options", "request", "stream"}
+)
+
+BANNED_NAMES = frozenset({"common", "constants", "helpers", "misc", "services", "util", "utils"})
+BANNED_CALLS = {
+    "asgiref.sync.async_to_sync": "use `runtime().call`: one loop per process",
+    "asyncio.run": "use `runtime().call`: one loop per process",
+    "asyncio.create_task": "use a TaskGroup or `Runtime.spawn`, which keep and watch the task",
+    "time.sleep": "wait for the event itself, with a deadline",
+}
+LONGEST_MODULE = 400
+LONGEST_FUNCTION = 40
+
+
+def upward_arrows(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find imports and names in strings that point to a layer above."""
+    for source in sources:
+        own = layer(source.module)
+        for mention in (*source.imports, *source.strings):
+            if mention.target in EVERYWHERE or not within(mention.target, *LAYERS):
+                continue
+            if layer(mention.target) > own:
+                yield Violation(
+                    source.module,
+                    mention.line,
+                    f"names `{mention.target}`, which is above it: imports run one way, "
+                    + " → ".join(reversed(LAYERS)),
+                )
+
+
+def visible_downward_relations(relations: Iterable[tuple[str, str, str, bool]]) -> list[str]:
+    """Find relations (model's module, field, target's module, hidden) that show from below."""
+    return [
+        f"{owner}.{field}: a relation to `{target}`, which is below it, needs related_name='+'"
+        for owner, field, target, hidden in relations
+        if within(owner, *LAYERS)
+        and within(target, *LAYERS)
+        and layer(target) < layer(owner)
+        and not hidden
+    ]
+
+
+def impure_decisions(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find decision modules that import Django or do I/O, themselves or through our own modules."""
+    modules = {source.module: source for source in sources}
+    for source in modules.values():
+        if source.inside(*DECISIONS):
+            yield from _effects(source, modules, seen=set())
+
+
+def second_unfold_importers(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find importers of `unfold` beside the one module that gives the admin its look."""
+    yield from _imports_outside(
+        sources, ("unfold",), ("bonobot.lib.admin",), "take it from `bonobot.lib.admin`"
+    )
+
+
+def second_upstream_callers(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find modules beside the door, discovery and health that reach for upstream connections."""
+    yield from _imports_outside(
+        sources, POOL, CALLERS, "calls go through the door: `agents.calls.call`"
+    )
+    yield from _imports_outside(
+        sources,
+        ("mcp.client",),
+        ("mcp_servers.connections",),
+        "only `mcp_servers.connections` speaks to upstreams",
+    )
+
+
+def second_http_makers(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find HTTP clients made elsewhere than in `bonobot.lib.egress`."""
+    sources = tuple(sources)
+    remedy = f"HTTP clients are made by `{EGRESS}`"
+    yield from _imports_outside(sources, HTTP, (EGRESS, *HTTP_USERS), remedy)
+    yield from _imports_outside(
+        sources, ("pydantic_ai",), ("agents.llm",), "models are reached through `agents.llm`"
+    )
+    for source in sources:
+        if not source.inside(*HTTP_USERS):
+            continue
+        for name, line in source.calls():
+            if within(name, *HTTP) and name.rpartition(".")[2] in MAKERS:
+                yield Violation(source.module, line, f"calls `{name}`: {remedy}")
+
+
+def banned_module_names(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find modules that are named for what they contain instead of what they are about."""
+    for source in sources:
+        if banned := BANNED_NAMES.intersection(source.module.split(".")):
+            yield Violation(
+                source.module, 1, f"`{min(banned)}` says nothing: name the domain's noun or verb"
+            )
+
+
+def banned_calls(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find calls that break the one loop, or that SQLite ignores."""
+    for source in sources:
+        if source.inside("bonobot.lib.runtime"):
+            continue
+        for name, line in source.calls():
+            if remedy := BANNED_CALLS.get(name):
+                yield Violation(source.module, line, f"calls `{name}`: {remedy}")
+            elif name.endswith(".select_for_update"):
+                yield Violation(
+                    source.module,
+                    line,
+                    "`select_for_update` locks nothing on SQLite: claim by a conditional UPDATE",
+                )
+
+
+def long_modules(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find modules over the limit of lines."""
+    for source in sources:
+        lines = len(source.text.splitlines())
+        if lines > LONGEST_MODULE:
+            yield Violation(
+                source.module, lines, f"{lines} lines; at most {LONGEST_MODULE}: split it"
+            )
+
+
+def long_functions(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find functions over the limit of lines, the docstring not counted."""
+    for source in sources:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = _length(node)
+                if lines > LONGEST_FUNCTION:
+                    yield Violation(
+                        source.module,
+                        node.lineno,
+                        f"`{node.name}` has {lines} lines; at most {LONGEST_FUNCTION}: split it",
+                    )
+
+
+RULES: tuple[Callable[[Iterable[Source]], Iterable[Violation]], ...] = (
+    upward_arrows,
+    impure_decisions,
+    second_unfold_importers,
+    second_upstream_callers,
+    second_http_makers,
+    banned_module_names,
+    banned_calls,
+    long_modules,
+    long_functions,
+)
+
+
+def layer(module: str) -> int:
+    """Return the position of a module's layer, 0 at the bottom."""
+    return max((len(name), index) for index, name in enumerate(LAYERS) if within(module, name))[1]
+
+
+def _imports_outside(
+    sources: Iterable[Source], targets: tuple[str, ...], allowed: tuple[str, ...], remedy: str
+) -> Iterator[Violation]:
+    for source in sources:
+        if source.inside(*allowed):
+            continue
+        for mention in source.imports:
+            if within(mention.target, *targets):
+                yield Violation(
+                    source.module, mention.line, f"imports `{mention.target}`: {remedy}"
+                )
+
+
+def _effects(source: Source, modules: Mapping[str, Source], seen: set[str]) -> Iterator[Violation]:
+    seen.add(source.module)
+    for mention in source.imports:
+        if within(mention.target, *EFFECTS):
+            yield Violation(
+                source.module, mention.line, f"decides, so it can't import `{mention.target}`"
+            )
+        own = _own_module(mention.target, modules)
+        if own is not None and own.module not in seen and not own.inside(*DECISIONS):
+            yield from _effects(own, modules, seen)
+    for name, line in source.calls():
+        if name in EFFECTFUL_CALLS:
+            yield Violation(source.module, line, f"decides, so it can't call `{name}`: pass it in")
+
+
+def _own_module(target: str, modules: Mapping[str, Source]) -> Source | None:
+    # `from a.b import c`: c is a module, or a name in module a.b.
+    return modules.get(target) or modules.get(target.rpartition(".")[0])
+
+
+def _length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    body = node.body
+    end = node.end_lineno or node.lineno
+    if ast.get_docstring(node) is None:
+        return end - node.lineno + 1
+    doc = body[0]
+    return end - node.lineno + 1 - ((doc.end_lineno or doc.lineno) - doc.lineno + 1)

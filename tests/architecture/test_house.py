@@ -1,0 +1,37 @@
+"""The product keeps the rules of the house."""
+
+from collections.abc import Callable, Iterable
+
+import pytest
+from django.apps import apps
+
+from tests.architecture import rules, sources
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+def test_the_product_keeps_the_rule(
+    rule: Callable[[Iterable[sources.Source]], Iterable[sources.Violation]],
+) -> None:
+    broken = [str(violation) for violation in rule(sources.product())]
+    assert not broken, "\n".join(broken)
+
+
+def test_the_tests_keep_the_rules_of_size_and_name() -> None:
+    modules = sources.tests()
+    broken = [*rules.banned_module_names(modules), *rules.long_modules(modules)]
+    assert not broken, "\n".join(map(str, broken))
+
+
+def test_relations_downward_are_hidden_from_below() -> None:
+    relations = [
+        (model.__module__, f"{model.__name__}.{field.name}", target.__module__, hidden(field))
+        for model in apps.get_models(include_auto_created=True)
+        for field in model._meta.get_fields()
+        if field.is_relation and field.concrete and isinstance(target := field.related_model, type)
+    ]
+    broken = rules.visible_downward_relations(relations)
+    assert not broken, "\n".join(broken)
+
+
+def hidden(field: object) -> bool:
+    return bool(field.remote_field.hidden)  # type: ignore[attr-defined]  # only relations come here

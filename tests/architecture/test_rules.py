@@ -1,0 +1,198 @@
+"""Each rule finds a bad example and lets the good one pass."""
+
+import pytest
+
+from tests.architecture import rules
+from tests.architecture.sources import Source
+
+
+def texts(found: object) -> list[str]:
+    return [violation.text for violation in found]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("mcp_servers.discovery", "from agents.models import Agent"),
+        ("mcp_servers.discovery", "import agents"),
+        ("mcp_servers.discovery", "def late():\n    from agents import calls"),
+        ("mcp_servers.discovery", 'Agent = apps.get_model("agents", "Agent")'),
+        ("mcp_servers.discovery", 'Agent = get_model("agents.Agent")'),
+        ("mcp_servers.models.servers", 'owner = models.ForeignKey("agents.Agent")'),
+        ("mcp_servers.tasks", 'app.send_task("agents.tasks.run")'),
+        ("bonobot.tenancy.models", "import mcp_servers.naming"),
+        ("bonobot.ledger.writer", "from bonobot.tenancy.models import User"),
+        ("bonobot.ledger.entries", 'User = get_model("tenancy.User")'),
+        ("bonobot.lib.egress", "from bonobot.ledger import writer"),
+        ("agents.tasks", "from bonobot.celery import app"),
+        ("agents.api.views", "from bonobot.gateway import names"),
+    ],
+)
+def test_an_arrow_upward_is_found(module: str, text: str) -> None:
+    assert texts(rules.upward_arrows([Source(module, text)]))
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("bonobot.urls", "from agents.api import urls"),
+        ("bonobot.gateway.endpoint", "from agents.calls import call"),
+        ("agents.calls", "from mcp_servers.connections.pool import connections"),
+        ("agents.models.agents", 'server = models.ForeignKey("mcp_servers.Server")'),
+        ("bonobot.tenancy.admin", "from bonobot.ledger import changes\nimport bonobot.lib.admin"),
+        ("bonobot.lib.egress", "from bonobot import __version__"),
+        ("mcp_servers.naming", 'EXAMPLE = "ask the agents. They know"'),
+    ],
+)
+def test_an_arrow_downward_or_sideways_passes(module: str, text: str) -> None:
+    assert not texts(rules.upward_arrows([Source(module, text)]))
+
+
+def test_a_relative_import_is_read_as_what_it_means() -> None:
+    package = Source("mcp_servers.presets", "from ...agents import calls", is_package=True)
+    module = Source("mcp_servers.presets.loader", "from ...agents import calls")
+    assert [mention.target for mention in module.imports] == ["agents.calls"]
+    assert [mention.target for mention in package.imports] != ["mcp_servers.agents.calls"]
+
+
+def test_a_relation_downward_that_shows_from_below_is_found() -> None:
+    assert rules.visible_downward_relations(
+        [("agents.models.bindings", "Binding.server", "mcp_servers.models.servers", False)]
+    )
+
+
+@pytest.mark.parametrize(
+    "relation",
+    [
+        ("agents.models.bindings", "Binding.server", "mcp_servers.models.servers", True),
+        ("agents.models.bindings", "Binding.agent", "agents.models.agents", False),
+        ("bonobot.tenancy.models", "User.groups", "django.contrib.auth.models", False),
+    ],
+)
+def test_a_hidden_or_level_relation_passes(relation: tuple[str, str, str, bool]) -> None:
+    assert not rules.visible_downward_relations([relation])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import os",
+        "from django.conf import settings",
+        "from pathlib import Path",
+        "import httpx2",
+        "def decide(path):\n    return open(path).read()",
+        "from datetime import datetime\nnow = datetime.now()",
+        "import datetime\nnow = datetime.datetime.now()",
+        "from mcp_servers.models import Server",
+    ],
+)
+def test_a_decision_that_has_effects_is_found(text: str) -> None:
+    models = Source("mcp_servers.models", "from django.db import models", is_package=True)
+    decision = Source("agents.governance.policies", text)
+    assert texts(rules.impure_decisions([decision, models]))
+
+
+def test_a_decision_from_values_only_passes() -> None:
+    decision = Source(
+        "mcp_servers.scanning.findings",
+        "import re\nfrom dataclasses import dataclass\nfrom bonobot.lib.problems import Problem",
+    )
+    problems = Source("bonobot.lib.problems", "from collections.abc import Mapping")
+    assert not texts(rules.impure_decisions([decision, problems]))
+
+
+def test_a_module_that_does_not_decide_may_have_effects() -> None:
+    assert not texts(rules.impure_decisions([Source("mcp_servers.discovery", "import os")]))
+
+
+def test_a_second_importer_of_unfold_is_found() -> None:
+    text = "from unfold.admin import ModelAdmin"
+    assert texts(rules.second_unfold_importers([Source("agents.admin.agents", text)]))
+    assert not texts(rules.second_unfold_importers([Source("bonobot.lib.admin", text)]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from mcp_servers.connections.pool import connections",
+        "from mcp_servers.connections import connections",
+        "from mcp_servers.connections import pool",
+        "import mcp_servers.connections.pool",
+        "from mcp.client.stdio import stdio_client",
+    ],
+)
+def test_a_second_caller_of_an_upstream_is_found(text: str) -> None:
+    assert texts(rules.second_upstream_callers([Source("agents.api.views", text)]))
+
+
+def test_the_door_may_call_and_others_may_name_errors() -> None:
+    pool = "from mcp_servers.connections.pool import connections"
+    errors = "from mcp_servers.connections.errors import UpstreamError"
+    assert not texts(
+        rules.second_upstream_callers(
+            [Source("agents.calls", pool), Source("agents.api.views", errors)]
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("mcp_servers.health", "import httpx2"),
+        ("mcp_servers.health", "from urllib.request import urlopen"),
+        ("mcp_servers.health", "import urllib.request"),
+        ("agents.tasks", "import requests"),
+        ("agents.tasks", "from pydantic_ai import direct"),
+        ("mcp_servers.connections.http", "import httpx2\nclient = httpx2.AsyncClient()"),
+        ("mcp_servers.connections.http", "from httpx2 import AsyncClient as C\nclient = C()"),
+        ("agents.llm.port", "import httpx2\nanswer = httpx2.get('http://x')"),
+    ],
+)
+def test_a_second_maker_of_http_clients_is_found(module: str, text: str) -> None:
+    assert texts(rules.second_http_makers([Source(module, text)]))
+
+
+@pytest.mark.parametrize(
+    ("module", "text"),
+    [
+        ("bonobot.lib.egress", "import httpx2\nclient = httpx2.AsyncClient()"),
+        ("mcp_servers.connections.http", "import httpx2\nERRORS = (httpx2.TimeoutException,)"),
+        ("agents.llm.port", "from pydantic_ai import direct"),
+        ("mcp_servers.portability", "from urllib.parse import urlsplit"),
+    ],
+)
+def test_users_of_a_guarded_client_pass(module: str, text: str) -> None:
+    assert not texts(rules.second_http_makers([Source(module, text)]))
+
+
+@pytest.mark.parametrize("module", ["agents.utils", "mcp_servers.helpers.names", "agents.services"])
+def test_a_module_named_for_nothing_is_found(module: str) -> None:
+    assert texts(rules.banned_module_names([Source(module, "")]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from asgiref.sync import async_to_sync\nasync_to_sync(f)()",
+        "import asyncio\nasyncio.run(f())",
+        "import asyncio\nasyncio.create_task(f())",
+        "from time import sleep\nsleep(1)",
+        "rows = Server.objects.filter(a=1).select_for_update()",
+    ],
+)
+def test_a_banned_call_is_found(text: str) -> None:
+    assert texts(rules.banned_calls([Source("agents.sessions.loop", text)]))
+    assert not texts(rules.banned_calls([Source("agents.sessions.loop", "import asyncio")]))
+
+
+def test_a_long_module_is_found() -> None:
+    assert texts(rules.long_modules([Source("agents.calls", "\n" * 401)]))
+    assert not texts(rules.long_modules([Source("agents.calls", "\n" * 400)]))
+
+
+def test_a_long_function_is_found_and_its_docstring_is_free() -> None:
+    body = "    x = 1\n" * 39
+    assert not texts(rules.long_functions([Source("agents.calls", f"def f():\n{body}")]))
+    documented = f'def f():\n    """One.\n\n    Two.\n    """\n{body}'
+    assert not texts(rules.long_functions([Source("agents.calls", documented)]))
+    assert texts(rules.long_functions([Source("agents.calls", f"def f():\n{body}    y = 2\n")]))
