@@ -1,4 +1,4 @@
-"""What the rules read: each module's syntax tree, its imports and the names it mentions in strings."""
+"""What the rules read: a module's syntax tree, its imports and the names in its strings."""
 
 import ast
 import re

@@ -1,0 +1,147 @@
+"""Fixtures for everybody: real servers, a real worker, a real web process.
+
+A test that uses `worker` or `live_web` works on committed rows (it gets `transactional_db`), and
+the processes live as long as the test: they cache content types and lease rows, which the clean-up
+between tests takes away from under them.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+
+from tests import processes
+from tests.parts import NODE_SERVERS
+from tests.processes import Process, Web
+
+PROCESSES = pytest.StashKey[list[Process]]()
+KEPT_LOG = 20_000  # characters of a process's log that a failure shows
+
+
+class QuickHasher(PBKDF2PasswordHasher):
+    """The default hasher with one iteration: what it writes, every other process can check."""
+
+    iterations = 1
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_passwords() -> Iterator[None]:
+    before = settings.PASSWORD_HASHERS
+    settings.PASSWORD_HASHERS = [f"{__name__}.QuickHasher", *before]
+    yield
+    settings.PASSWORD_HASHERS = before
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run async tests on asyncio, the loop of the product."""
+    return "asyncio"
+
+
+@pytest.fixture
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens on."""
+    return processes.unused_port()
+
+
+@pytest.fixture(scope="session")
+def pypi_server() -> Callable[[str], str]:
+    """Return a function from a console script's name to its path in this environment."""
+
+    def find(name: str) -> str:
+        path = Path(sys.executable).with_name(name)
+        assert path.is_file(), (
+            f"`{name}` isn't installed beside {sys.executable}: run `make install`"
+        )
+        return str(path)
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def node_server() -> Callable[[str], str]:
+    """Return a function from an npm server's command to its path; mark such tests `npm`."""
+
+    def find(name: str) -> str:
+        path = NODE_SERVERS / name
+        assert path.exists(), f"`{name}` isn't installed: run `npm ci` in {NODE_SERVERS.parents[1]}"
+        return str(path)
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def chromium_path() -> str:
+    """Return the system's Chromium; mark such tests `browser`."""
+    from tests.parts import chromium
+
+    return chromium()
+
+
+@pytest.fixture
+def running(request: pytest.FixtureRequest) -> Iterator[list[Process]]:
+    """Collect the processes of a test: their logs go to a failure's report, then they end."""
+    started: list[Process] = []
+    request.node.stash[PROCESSES] = started
+    yield started
+    for process in reversed(started):
+        if process.running:
+            process.popen.terminate()
+    for process in reversed(started):
+        process.stop()
+
+
+@pytest.fixture
+def start_worker(
+    transactional_db: None, tmp_path: Path, running: list[Process]
+) -> Callable[..., Process]:
+    """Return a function that starts one more Celery worker: `start_worker(BONOBOT_…="…")`."""
+    from bonobot.celery import app
+
+    app.control.purge()  # what other tests queued
+
+    def begin(**extra: str) -> Process:
+        name = f"worker{sum(process.name.startswith('worker') for process in running) + 1}"
+        process = processes.start_worker(tmp_path, name, extra)
+        running.append(process)
+        return process
+
+    return begin
+
+
+@pytest.fixture
+def worker(start_worker: Callable[..., Process]) -> Process:
+    """Start a Celery worker on the test database, keys and broker; it answers pings already."""
+    return start_worker()
+
+
+@pytest.fixture
+def start_web(transactional_db: None, tmp_path: Path, running: list[Process]) -> Callable[..., Web]:
+    """Return a function that starts one more uvicorn: `start_web(BONOBOT_…="…")`."""
+
+    def begin(**extra: str) -> Web:
+        name = f"web{sum(process.name.startswith('web') for process in running) + 1}"
+        process = processes.start_web(tmp_path, name, port=processes.unused_port(), extra=extra)
+        running.append(process)
+        return process
+
+    return begin
+
+
+@pytest.fixture
+def live_web(start_web: Callable[..., Web]) -> Web:
+    """Start uvicorn on the test database and keys; /healthz answers already."""
+    return start_web()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if report.failed:
+        for process in item.stash.get(PROCESSES, []):
+            if process.log_file.exists():
+                report.sections.append((f"log of {process.name}", process.log()[-KEPT_LOG:]))
+    return report

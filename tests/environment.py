@@ -1,0 +1,31 @@
+"""The environment of a test run, set before Django reads its settings.
+
+Loaded by `-p tests.environment`: pytest-django imports the settings before any conftest. A run
+never reads the developer's `BONOBOT_*` variables and never touches their `var/`; `DATABASE_URL`
+and `REDIS_URL` choose what the run is about, so they stay.
+"""
+
+import atexit
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+VAR = Path(tempfile.mkdtemp(prefix="bonobot-test-"))
+
+
+def isolate() -> None:
+    """Forget the developer's settings and give the run a folder of its own."""
+    for name in [name for name in os.environ if name.startswith("BONOBOT_")]:
+        del os.environ[name]
+    os.environ["BONOBOT_VAR"] = str(VAR)
+    owner = os.getpid()
+
+    def forget() -> None:
+        if os.getpid() == owner:  # a forked child must not take the folder away
+            shutil.rmtree(VAR, ignore_errors=True)
+
+    atexit.register(forget)
+
+
+isolate()

@@ -1,0 +1,102 @@
+"""The parts that some test groups need and not every machine has.
+
+A group whose part is absent is skipped and named at the end of the run. `TEST_REQUIRES` (a comma
+list of groups) turns an absence into a failure; continuous integration sets it.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NODE = ROOT / "tests" / "npm"
+NODE_SERVERS = NODE / "node_modules" / ".bin"
+
+
+@dataclass(frozen=True)
+class Part:
+    """A group of tests, what it needs and how to get it."""
+
+    group: str
+    title: str
+    find: Callable[[], str]
+    remedy: str
+
+
+def chromium() -> str:
+    """Return the path of a Chromium, blank when there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    return next((path for name in names if (path := shutil.which(name))), "")
+
+
+def npm_servers() -> str:
+    """Return the folder with the servers that npm installed, blank when there is none."""
+    return str(NODE_SERVERS) if NODE_SERVERS.is_dir() and shutil.which("node") else ""
+
+
+def postgres() -> str:
+    """Return the run's PostgreSQL, blank when the run is on another database."""
+    from django.conf import settings
+
+    database = settings.DATABASES["default"]
+    if database["ENGINE"] != "django.db.backends.postgresql":
+        return ""
+    return f"{database['HOST'] or 'socket'}:{database['PORT'] or 5432}"
+
+
+def redis() -> str:
+    """Return the run's Redis without its password, blank when the run has none."""
+    from django.conf import settings
+
+    return str(settings.REDIS_URL).rpartition("@")[2].removeprefix("redis://")
+
+
+PARTS = (
+    Part("postgres", "PostgreSQL", postgres, "set DATABASE_URL=postgresql://…"),
+    Part("redis", "Redis", redis, "set REDIS_URL=redis://…"),
+    Part("browser", "Chromium", chromium, "install the package `chromium`"),
+    Part("npm", "npm servers", npm_servers, "install Node.js and run `npm ci` in tests/npm"),
+)
+
+
+def absent() -> Iterator[Part]:
+    """Yield the parts that this run hasn't got."""
+    return (part for part in PARTS if not part.find())
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    required = {name.strip() for name in os.environ.get("TEST_REQUIRES", "").split(",")} - {""}
+    if unknown := required - {part.group for part in PARTS}:
+        raise pytest.UsageError(f"TEST_REQUIRES names unknown groups: {', '.join(sorted(unknown))}")
+    if missing := [part for part in absent() if part.group in required]:
+        lines = (f"{part.title} is required but absent: {part.remedy}" for part in missing)
+        raise pytest.UsageError("\n".join(lines))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for part in absent():
+        skip = pytest.mark.skip(reason=f"{part.title} is absent: {part.remedy}")
+        for item in items:
+            if part.group in item.keywords:
+                item.add_marker(skip)
+
+
+def pytest_report_header() -> str:
+    found = [f"{part.title}: {part.find() or 'absent'}" for part in PARTS]
+    return "; ".join([f"Python {sys.version.split()[0]}", *found])
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    skipped = terminalreporter.stats.get("skipped", [])
+    for part in absent():
+        count = sum(f"{part.title} is absent" in str(report.longrepr) for report in skipped)
+        terminalreporter.write_line(
+            f"Not run, {part.title} is absent: {count} tests ({part.remedy})", yellow=True
+        )

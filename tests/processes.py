@@ -1,0 +1,190 @@
+"""Real processes for tests: started, waited for, stopped, their logs kept when a test fails."""
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from django.db import connection
+
+from tests.environment import VAR
+from tests.eventually import eventually
+from tests.parts import ROOT
+
+# What a child may know of the machine; everything else is given to it on purpose.
+INHERITED = (
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "PATH",
+    "REDIS_URL",
+    "TMPDIR",
+    "SSL_CERT_FILE",
+    "VIRTUAL_ENV",
+)
+
+
+@dataclass
+class Process:
+    """A running child in its own process group."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log_file: Path
+    stopped: bool = field(default=False, init=False)
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def running(self) -> bool:
+        return self.popen.poll() is None
+
+    def log(self) -> str:
+        """Return what the process has written so far."""
+        return self.log_file.read_text(encoding="utf-8", errors="replace")
+
+    def kill(self) -> None:
+        """End the whole group at once, as a crash of the machine would."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.popen.wait(10)
+
+    def stop(self, *, within: float = 20.0) -> int:
+        """Ask the process to end and return its exit status; kill its group if it doesn't."""
+        if self.running:
+            self.popen.terminate()
+        try:
+            return self.popen.wait(within)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"`{self.name}` ignored SIGTERM for {within:g} s") from None
+        finally:
+            self.kill()
+
+    def require(self) -> bool:
+        """Return True; raise AssertionError with the log if the process has ended."""
+        if not self.running:
+            raise AssertionError(f"`{self.name}` ended with {self.popen.poll()}:\n{self.log()}")
+        return True
+
+
+@dataclass
+class Web(Process):
+    """A running uvicorn."""
+
+    port: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a child that shares this run's database, keys and broker."""
+    inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+    return {
+        **inherited,
+        "BONOBOT_VAR": str(VAR),
+        "BONOBOT_LOG_FORMAT": "text",
+        "DATABASE_URL": database_url(),
+        "DJANGO_SETTINGS_MODULE": "bonobot.settings",
+        "PYTHONUNBUFFERED": "1",
+        **(extra or {}),
+    }
+
+
+def database_url() -> str:
+    """Return the URL of the test database."""
+    settings = connection.settings_dict
+    name = str(settings["NAME"])
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{urllib.parse.quote(name)}"
+    quote = urllib.parse.quote
+    user = ":".join(quote(str(settings[key]), safe="") for key in ("USER", "PASSWORD"))
+    return f"postgresql://{user}@{settings['HOST']}:{settings['PORT'] or 5432}/{quote(name)}"
+
+
+def start(
+    name: str, command: Sequence[str], *, folder: Path, env: Mapping[str, str], cwd: Path = ROOT
+) -> Process:
+    """Start a process whose log goes to `folder`."""
+    log_file = folder / f"{name}.log"
+    with log_file.open("wb") as log:
+        popen = subprocess.Popen(
+            list(command),
+            cwd=cwd,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    return Process(name, popen, log_file)
+
+
+def start_worker(folder: Path, name: str, extra: Mapping[str, str] | None = None) -> Process:
+    """Start a Celery worker and return it when it answers a ping."""
+    from bonobot.celery import app
+
+    node = f"{name}@test"
+    process = start(
+        name,
+        [
+            *(sys.executable, "-m", "celery", "--app", "bonobot", "worker"),
+            *("--pool", "threads", "--queues", "default,discovery,sessions", "--loglevel", "INFO"),
+            *("--hostname", node, "--without-gossip", "--without-mingle"),
+        ],
+        folder=folder,
+        env=environment(extra),
+    )
+
+    def answers() -> bool:
+        process.require()
+        return bool(app.control.ping(destination=[node], timeout=0.5, limit=1))
+
+    eventually(answers, within=60, what=f"an answer of `{name}`")
+    return process
+
+
+def start_web(folder: Path, name: str, *, port: int, extra: Mapping[str, str] | None = None) -> Web:
+    """Start uvicorn and return it when /healthz answers."""
+    started = start(
+        name,
+        [
+            *(sys.executable, "-m", "uvicorn", "bonobot.asgi:application"),
+            *("--host", "127.0.0.1", "--port", str(port), "--lifespan", "on"),
+            *("--timeout-graceful-shutdown", "5"),
+        ],
+        folder=folder,
+        env=environment({"BONOBOT_URL": f"http://127.0.0.1:{port}", **(extra or {})}),
+    )
+    process = Web(name, started.popen, started.log_file, port=port)
+    eventually(lambda: process.require() and healthy(port), within=60, what=f"/healthz of `{name}`")
+    return process
+
+
+def healthy(port: int) -> bool:
+    """Say whether /healthz on the port answers 200."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=2)
+    try:
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def unused_port() -> int:
+    """Return a port of the loopback that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
