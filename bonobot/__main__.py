@@ -39,10 +39,8 @@ def overview(program: str) -> str:
     own = sorted(name for name, app in commands.items() if app == "bonobot")
     others = sorted(name for name in commands if name not in own)
     width = max((len(name) for name in own), default=0)
-    lines = [OVERVIEW.format(program=program)]
-    for name in own:
-        lines.append(f"  {name:<{width}}  {load_command_class('bonobot', name).help}")
-    lines += ["", "Django's commands:", *_wrapped(others)]
+    told = [f"  {name:<{width}}  {load_command_class('bonobot', name).help}" for name in own]
+    lines = [OVERVIEW.format(program=program), *told, "", "Django's commands:", *_wrapped(others)]
     return "\n".join(lines) + "\n"
 
 

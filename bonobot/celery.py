@@ -16,7 +16,7 @@ app.autodiscover_tasks()
 
 @setup_logging.connect
 def use_our_logging(**_: Any) -> None:
-    """Keep the project's logging: connecting to this signal stops Celery from installing its own."""
+    """Log as the settings say: connecting to this signal stops Celery from doing its own."""
     from django.conf import settings  # settings import this package, so not at the top
 
     logging.config.dictConfig(settings.LOGGING)

@@ -62,7 +62,7 @@ def names(name: str, default: Iterable[str] = ()) -> tuple[str, ...]:
 
 
 def secret(name: str, default: str | Callable[[], str] = "") -> str:
-    """Return a variable whose value no error may show; a callable default is called only if needed."""
+    """Return a variable whose value no error shows; a callable default runs only when needed."""
     value = _read(name, "secret")
     if value is not None:
         return value

@@ -5,8 +5,9 @@ templates, so pages under the admin's path may use `unsafe-eval`; they still loa
 elsewhere and run no inline script. A view that needs another policy sets the header itself.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from inspect import iscoroutinefunction
+from typing import Any
 
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
@@ -27,8 +28,7 @@ STRICT = {
 }
 ADMIN = STRICT | {"script-src": "'self' 'unsafe-eval'"}
 
-Handler = Callable[[HttpRequest], HttpResponseBase]
-AsyncHandler = Callable[[HttpRequest], Awaitable[HttpResponseBase]]
+Answer = Callable[[HttpRequest], Any]
 
 
 def policy(directives: dict[str, str]) -> str:
@@ -37,7 +37,7 @@ def policy(directives: dict[str, str]) -> str:
 
 
 @sync_and_async_middleware
-def browser_policy(get_response: Handler | AsyncHandler) -> Handler | AsyncHandler:
+def browser_policy(get_response: Answer) -> Answer:
     """Give each response the policy of its path, unless its view has set one."""
     if iscoroutinefunction(get_response):
 
@@ -47,9 +47,7 @@ def browser_policy(get_response: Handler | AsyncHandler) -> Handler | AsyncHandl
         return answer_async
 
     def answer(request: HttpRequest) -> HttpResponseBase:
-        response = get_response(request)
-        assert isinstance(response, HttpResponseBase)
-        return _with_policy(request, response)
+        return _with_policy(request, get_response(request))
 
     return answer
 

@@ -91,7 +91,7 @@ def _make(path: Path, make: Callable[[], str]) -> str:
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(descriptor, "w", encoding="utf-8") as file:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(f"{value}\n")
                 file.flush()
                 os.fsync(file.fileno())

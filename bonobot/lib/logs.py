@@ -1,11 +1,121 @@
-"""Logs."""
+"""Logs: one readable line at a terminal, one JSON object a line elsewhere, never a secret.
 
+What a request, a session or a call is doing is bound with `bound(call="…")` and appears on every
+record made inside it, in threads and tasks too, because it is kept in context variables.
+"""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any
+
+from bonobot.lib import masking
+from bonobot.lib.untrusted import visible
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 STYLES = ("auto", "text", "json")
+MAX_MESSAGE = 8_192
+MAX_TRACEBACK = 32_768
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+session_id: ContextVar[str] = ContextVar("session_id", default="")
+call_id: ContextVar[str] = ContextVar("call_id", default="")
+_CONTEXT = {"request": request_id, "session": session_id, "call": call_id}
+
+# Attributes that every record has; what is beyond them came in by `extra=`.
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def configuration(*, level: str, style: str) -> dict[str, Any]:
-    """Return the LOGGING settings."""
-    return {"version": 1, "disable_existing_loggers": False}
+    """Return Django's LOGGING; the style `auto` is `text` when errors go to a terminal."""
+    if style == "auto":
+        style = "text" if sys.stderr.isatty() else "json"
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "text": {"()": "bonobot.lib.logs.TextFormatter"},
+            "json": {"()": "bonobot.lib.logs.JSONFormatter"},
+        },
+        "handlers": {"console": {"class": "logging.StreamHandler", "formatter": style}},
+        "root": {"handlers": ["console"], "level": level},
+        # These tell of every request, message or frame at INFO.
+        "loggers": {
+            name: {"level": "DEBUG" if level == "DEBUG" else "WARNING"}
+            for name in ("asyncio", "httpx", "httpx2", "httpcore2", "kombu", "mcp", "openai")
+        }
+        | {name: {"handlers": [], "propagate": True} for name in ("django", "django.server")},
+    }
+
+
+@contextmanager
+def bound(*, request: str = "", session: str = "", call: str = "") -> Iterator[None]:
+    """Put ids on every record that is made inside."""
+    given = {"request": request, "session": session, "call": call}
+    tokens = [(_CONTEXT[name], _CONTEXT[name].set(value)) for name, value in given.items() if value]
+    try:
+        yield
+    finally:
+        for variable, token in reversed(tokens):
+            variable.reset(token)
+
+
+class JSONFormatter(logging.Formatter):
+    """One JSON object a line, for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line, masked."""
+        mask = masking.remembered()
+        entry: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": mask.text(record.getMessage())[:MAX_MESSAGE],
+        }
+        entry |= _context()
+        if traceback := _traceback(self, record):
+            entry["traceback"] = mask.text(traceback)[:MAX_TRACEBACK]
+        return json.dumps(mask.value(_extras(record)) | entry, ensure_ascii=True)
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people, followed by the traceback where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as text, masked, with everything invisible shown."""
+        mask = masking.remembered()
+        when = time.strftime("%H:%M:%S", time.localtime(record.created))
+        ids = {name: value[:8] for name, value in _context().items()}
+        notes = mask.value(ids | _extras(record))
+        text = record.getMessage()
+        if notes:
+            text += " (" + " ".join(f"{name}={value}" for name, value in notes.items()) + ")"
+        line = visible(mask.text(text), MAX_MESSAGE).replace("\n", " ⏎ ")
+        lines = [f"{when} {record.levelname:<7} {record.name}: {line}"]
+        if traceback := _traceback(self, record):
+            lines.append(visible(mask.text(traceback), MAX_TRACEBACK))
+        return "\n".join(lines)
+
+
+def _context() -> dict[str, str]:
+    return {name: value for name, variable in _CONTEXT.items() if (value := variable.get())}
+
+
+def _extras(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _USUAL}
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    parts = []
+    if record.exc_info:
+        parts.append(formatter.formatException(record.exc_info))
+    elif record.exc_text:
+        parts.append(record.exc_text)
+    if record.stack_info:
+        parts.append(formatter.formatStack(record.stack_info))
+    return "\n".join(parts)

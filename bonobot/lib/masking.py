@@ -1,0 +1,250 @@
+"""Secrets taken out of what is stored, shown or logged.
+
+Three nets, the strongest first: exact known secrets in the forms in which they travel (as they
+are, base64, URL-encoded, JSON-escaped), keys whose name says that they hold a secret, and texts
+that look like the credentials of well-known services.
+"""
+
+import base64
+import json
+import re
+import threading
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import re2
+
+MASK = "********"
+MAX_DEPTH = 64
+MIN_SECRET = 4  # shorter ones would blot out ordinary text
+MIN_REMEMBERED = 8
+REMEMBERED = 512
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_SECRET_WORDS = frozenset(
+    {
+        "apikey",
+        "authorization",
+        "bearer",
+        "cookie",
+        "credential",
+        "credentials",
+        "passcode",
+        "passphrase",
+        "passwd",
+        "password",
+        "pwd",
+        "secret",
+        "secrets",
+    }
+)
+_KEY_KINDS = frozenset(
+    {
+        "access",
+        "account",
+        "api",
+        "auth",
+        "encryption",
+        "master",
+        "private",
+        "secret",
+        "service",
+        "shared",
+        "signing",
+    }
+)
+# Tokens that count, or that mark a place in a list or a conversation.
+_HARMLESS_TOKENS = frozenset(
+    {"cancel", "continuation", "cursor", "max", "next", "page", "progress", "sync", "total"}
+)
+# Names that tell about a secret without holding it: `authorization_endpoint`, `password_policy`.
+_ABOUT = frozenset(
+    {
+        "count",
+        "endpoint",
+        "expires",
+        "field",
+        "id",
+        "ids",
+        "in",
+        "length",
+        "name",
+        "names",
+        "path",
+        "policy",
+        "required",
+        "supported",
+        "type",
+        "uri",
+        "url",
+        "version",
+    }
+)
+
+# What the credential formats of well-known services look like from their first characters.
+_CREDENTIAL = re2.compile(
+    "|".join(
+        (
+            r"\bsk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and those who copy them
+            r"\b[srp]k_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
+            r"\bwhsec_[A-Za-z0-9+/=]{16,}",  # webhook signatures
+            r"\bgh[pousr]_[A-Za-z0-9]{20,}",  # GitHub
+            r"\bgithub_pat_[A-Za-z0-9_]{20,}",
+            r"\bgl(?:pat|dt|rt|ptt|soat)-[A-Za-z0-9_.-]{16,}",  # GitLab
+            r"\bglsa_[A-Za-z0-9_]{20,}",  # Grafana
+            r"\bx(?:ox[abeprs]|app)-[A-Za-z0-9-]{10,}",  # Slack
+            r"\b(?:AKIA|ASIA|ABIA|ACCA)[0-9A-Z]{16}\b",  # AWS
+            r"\bAIza[0-9A-Za-z_-]{30,}",  # Google
+            r"\bya29\.[0-9A-Za-z_-]{20,}",
+            r"\bGOCSPX-[0-9A-Za-z_-]{20,}",
+            r"\bnpm_[A-Za-z0-9]{30,}",
+            r"\bpypi-[A-Za-z0-9_-]{30,}",
+            r"\bhf_[A-Za-z0-9]{20,}",  # Hugging Face
+            r"\bSG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",  # SendGrid
+            r"\bshp(?:at|ca|pa|ss)_[A-Fa-f0-9]{20,}",  # Shopify
+            r"\bdo[opr]_v1_[a-f0-9]{20,}",  # DigitalOcean
+            r"\bdapi[a-f0-9]{32}",  # Databricks
+            r"\bhv[sbr]\.[A-Za-z0-9_-]{20,}",  # Vault
+            r"\blin_api_[A-Za-z0-9]{20,}",  # Linear
+            r"\bntn_[A-Za-z0-9]{20,}",  # Notion
+            r"\bfigd_[A-Za-z0-9_-]{20,}",  # Figma
+            r"\bATATT3[A-Za-z0-9_=-]{20,}",  # Atlassian
+            r"\bgAAAAA[A-Za-z0-9_=-]{40,}",  # Fernet, our own sealed text
+            r"\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",  # JWT
+            r"(?s)-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\z)",
+        )
+    )
+)
+# Here the first group says what it is and stays, the rest is the secret.
+_LABELLED = re2.compile(
+    "|".join(
+        (
+            r"(?i)(\b(?:bearer|basic|digest)\s+)[A-Za-z0-9._~+/=-]{8,}",
+            r"(?i)(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?:@)",
+            r"(?i)(\b(?:[a-z]+[_-])?(?:api[_-]?key|access[_-]?key|access[_-]?token|auth[_-]?token|"
+            r"client[_-]?secret|password|passwd|pwd|secret|token|signature|sig)"
+            r"[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;}]{4,}",
+        )
+    )
+)
+
+
+class Masker:
+    """Masks with a fixed set of known secrets; keep one where the same set is used often."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        forms = {form for secret in secrets if len(secret) >= MIN_SECRET for form in _forms(secret)}
+        # The longest first, so that a secret that contains another one goes as a whole.
+        ordered = sorted(forms, key=len, reverse=True)
+        self._known = re2.compile("|".join(map(re2.escape, ordered))) if ordered else None
+
+    def text(self, text: str) -> str:
+        """Return the text with everything secret replaced."""
+        if not text.isascii():  # lone surrogates can't be searched, nor stored
+            text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+        if self._known is not None:
+            text = self._known.sub(MASK, text)
+        text = _CREDENTIAL.sub(MASK, text)
+        return str(_LABELLED.sub(_keep_label, text))
+
+    def value(self, value: Any, *, depth: int = 0) -> Any:
+        """Return a deep copy of a JSON value with everything secret replaced."""
+        if value is None or isinstance(value, bool | int | float):
+            return value
+        if depth >= MAX_DEPTH:
+            return "…"
+        if isinstance(value, dict):
+            return {
+                self.text(str(key)): self._member(str(key), item, depth + 1)
+                for key, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [self.value(item, depth=depth + 1) for item in value]
+        return self.text(str(value))
+
+    def _member(self, key: str, value: Any, depth: int) -> Any:
+        # What is there or not, and yes or no, may be seen: `{"configured": true}`.
+        if names_secret(key) and not isinstance(value, bool) and value not in (None, "", {}, []):
+            return MASK
+        return self.value(value, depth=depth)
+
+
+class _State:
+    masker: Masker | None = None
+
+
+_PATTERNS = Masker()
+_PLAIN_WORDS = re.compile(r"[a-z]+(?:[ ./_-][a-z]+)*|[0-9]+")
+_remembering = threading.Lock()
+_remembered: dict[str, None] = {}
+_state = _State()
+
+
+def mask(value: Any, *, secrets: Iterable[str] = ()) -> Any:
+    """Return a deep copy of a JSON value with known, named and recognizable secrets masked."""
+    return _masker(secrets).value(value)
+
+
+def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return a text with known and recognizable secrets masked."""
+    return _masker(secrets).text(text)
+
+
+def remember(secret: str) -> None:
+    """Mask this secret in the logs of this process from now on (the latest 512 are known)."""
+    if _PLAIN_WORDS.fullmatch(secret) or len(secret) < MIN_REMEMBERED:
+        return  # sealed, but nothing that a reader of logs could not guess: `production`, `5432`
+    with _remembering:
+        known = _remembered.pop(secret, None) is not None
+        _remembered[secret] = None
+        if len(_remembered) > REMEMBERED:
+            del _remembered[next(iter(_remembered))]
+        if not known:
+            _state.masker = None
+
+
+def remembered() -> Masker:
+    """Return a masker that knows the secrets opened in this process."""
+    masker = _state.masker
+    if masker is None:
+        with _remembering:
+            masker = _state.masker = Masker(_remembered)
+    return masker
+
+
+def names_secret(key: str) -> bool:
+    """Tell whether a key's name says that its value is a secret."""
+    words = [word.lower() for word in _WORDS.findall(key)]
+    if not words or words[-1] in _ABOUT:
+        return False
+    if _SECRET_WORDS.intersection(words) or "".join(words) in _SECRET_WORDS:
+        return True
+    if words[-1] == "token":
+        return not _HARMLESS_TOKENS.intersection(words)
+    return words[-1] in {"key", "keys"} and bool(_KEY_KINDS.intersection(words[:-1]))
+
+
+def _masker(secrets: Iterable[str]) -> Masker:
+    known = tuple(secrets)
+    return Masker(known) if known else _PATTERNS
+
+
+def _forms(secret: str) -> set[str]:
+    plain = secret.encode("utf-8", "surrogatepass")
+    forms = {secret, quote(plain, safe=""), quote(plain), quote_plus(plain)}
+    forms |= {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
+    # In base64 three characters stand for four, so what is before a secret shifts its letters:
+    # take for each of the three shifts the part that depends on the secret alone.
+    for shift in range(3):
+        before, after = (shift * 8 + 5) // 6, (len(plain) + shift) * 8 // 6
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            inner = encode(bytes(shift) + plain).decode("ascii")[before:after]
+            if len(inner) >= MIN_SECRET:
+                forms.add(inner)
+    return forms
+
+
+def _keep_label(match: Any) -> str:
+    label = next(group for group in match.groups() if group is not None)
+    return f"{label}{MASK}{'@' if match.group().endswith('@') else ''}"

@@ -1,0 +1,52 @@
+"""Text that came from a server, shown to people without letting it deceive them.
+
+Characters that can't be seen (control, zero-width, fillers), that reorder what is seen (bidi) or
+that carry hidden text (tags, variation selectors) are written as `⟨U+200B⟩`. Line feeds and tabs
+stay, and so do the joiners inside an emoji: they show as what they are.
+"""
+
+import re
+import unicodedata
+
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+# Letters and marks by their category, blanks by their look.
+BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
+PLAIN = frozenset("\n\t")
+
+_PICTURE = "[\u203c\u2049\u2122\u2139\u2190-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]"
+_STYLED = f"(?:{_PICTURE}[\ufe0f\U0001f3fb-\U0001f3ff]?\u20e3?|[0-9#*]\ufe0f\u20e3)"
+_EMOJI = re.compile(f"({_STYLED}(?:\u200d{_STYLED})*)")
+
+
+class _Shown(dict[int, str]):
+    """A translation table that decides on each character when it meets it."""
+
+    def __missing__(self, code: int) -> str:
+        character = chr(code)
+        return f"⟨U+{code:04X}⟩" if is_hidden(character) else character
+
+
+_SHOWN = _Shown()
+
+
+def is_hidden(character: str) -> bool:
+    """Tell whether a reader would not see the character, or would see others moved by it."""
+    if character in PLAIN:
+        return False
+    code = ord(character)
+    return (
+        unicodedata.category(character) in HIDDEN
+        or character in BLANKS
+        or any(code in selectors for selectors in SELECTORS)
+    )
+
+
+def visible(text: str, limit: int | None = None) -> str:
+    """Return the text with everything hidden made visible, cut after `limit` characters."""
+    shown, more = (text, "") if limit is None or len(text) <= limit else (text[:limit], "…")
+    if shown.isascii() and shown.isprintable():
+        return shown + more
+    pieces = _EMOJI.split(shown.replace("\r\n", "\n"))
+    # Every second piece is an emoji; the emoji pattern has one group, so `split` returns it.
+    return "".join(p if i % 2 else p.translate(_SHOWN) for i, p in enumerate(pieces)) + more
