@@ -1,0 +1,364 @@
+"""Egress: every outbound HTTP connection starts here, and only to an address that was checked.
+
+The guard sits in the network backend of httpcore2: a name is resolved once, every answer is
+judged, and the socket is opened to a judged address, so a name that answers differently a moment
+later gains nothing. TLS names and Host headers stay those of the URL. Nothing comes from proxy
+variables, no redirect is followed, no cookie is kept, bodies come unencoded and end at a cap.
+"""
+
+import asyncio
+import os
+import re
+import socket
+import ssl
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import cast
+
+import httpcore2
+import httpx2
+
+from bonobot.lib.networks import Reach, Verdict, judge
+from bonobot.lib.problems import Problem
+
+MAX_BODY = 4 * 1024 * 1024
+LONGEST_URL = 8192
+KEEP_ALIVE_S = 60.0
+TRIED_ADDRESSES = 4
+PREVIEW_S = 5.0
+
+LABELS = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
+NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+BY_PERMISSION = "A platform administrator can allow private addresses for this server."
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+
+class EgressDenied(Problem):
+    """A connection, or an answer, that the guard doesn't let through.
+
+    Codes: `egress_denied`, `bad_url`, `private_address`, `redirect_refused`, `encoding_refused`,
+    `response_too_large`.
+    """
+
+    code = "egress_denied"
+    status = 400
+    title = "Connection not allowed"
+
+
+def check_url(url: str, *, allow_private: bool) -> None:
+    """Refuse a URL that can be judged without asking the network.
+
+    Raises `EgressDenied` with `bad_url`, `private_address` or `egress_denied`.
+    """
+    host = _host(url)
+    if host == "localhost" or host.endswith((".localhost", ".localdomain")):
+        verdict = Verdict(address=host, reach=Reach.PRIVATE, what="this machine")
+    elif ":" in host or NUMBER.fullmatch(host.rpartition(".")[2]):
+        try:
+            verdict = judge(host)
+        except ValueError:
+            raise _bad_url(
+                f"`{host}` is not an address.", "Write it as 192.0.2.7 or [2001:db8::7]."
+            ) from None
+    else:
+        return
+    _permit(host, verdict, allow_private=allow_private)
+
+
+def addresses(host: str) -> tuple[Verdict, ...]:
+    """Return what `host` resolves to, for previews; () when it resolves to nothing.
+
+    Blocks for up to 5 s: never call it on the loop.
+    """
+    try:
+        found = _resolvers(os.getpid()).submit(_look_up, host.strip("[]"), 443).result(PREVIEW_S)
+    except (OSError, UnicodeError, TimeoutError):
+        return ()
+    return tuple(judge(address) for address in found)
+
+
+def guarded_client(
+    *,
+    allow_private: bool,
+    headers: Mapping[str, str] | None = None,
+    connect_s: float = 30,
+    read_s: float = 60,
+    max_body: int = MAX_BODY,
+    auth: httpx2.Auth | None = None,
+    resolve: Resolve | None = None,
+    dial: httpcore2.AsyncNetworkBackend | None = None,
+) -> httpx2.AsyncClient:
+    """Return an HTTP client that connects to permitted addresses only.
+
+    `max_body` caps a body in bytes; a request's extension `max_body` overrides it. `resolve` and
+    `dial` replace the system's resolver and sockets. Whatever the guard refuses raises
+    `EgressDenied`.
+    """
+    backend = GuardedBackend(allow_private=allow_private, resolve=resolve, dial=dial)
+    return httpx2.AsyncClient(
+        transport=GuardedTransport(backend, allow_private=allow_private, max_body=max_body),
+        headers={"Accept-Encoding": "identity", "User-Agent": "bonobot", **(headers or {})},
+        timeout=httpx2.Timeout(read_s, connect=connect_s, pool=connect_s),
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+        auth=auth,
+        trust_env=False,
+        follow_redirects=False,
+    )
+
+
+class GuardedBackend(httpcore2.AsyncNetworkBackend):
+    """Opens sockets, each to an address that was judged a moment before."""
+
+    def __init__(
+        self,
+        *,
+        allow_private: bool,
+        resolve: Resolve | None = None,
+        dial: httpcore2.AsyncNetworkBackend | None = None,
+    ) -> None:
+        self._allow_private = allow_private
+        self._resolve = resolve or _system_resolve
+        self._dial = dial or httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Resolve `host` once, judge all answers, connect to the first that accepts."""
+        loop = asyncio.get_running_loop()
+        ends_at = None if timeout is None else loop.time() + timeout
+        targets = await self._permitted(host, port, timeout)
+        failure: Exception = httpcore2.ConnectError(f"{host} has no address")
+        for position, target in enumerate(targets):
+            # Each address gets its share of the time, so that a dead one can't use it all up.
+            left = None if ends_at is None else max(ends_at - loop.time(), 0.0)
+            share = None if left is None else left / (len(targets) - position)
+            try:
+                return await self._dial.connect_tcp(
+                    target, port, share, local_address, socket_options
+                )
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def connect_unix_socket(
+        self,
+        path: str,
+        timeout: float | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Refuse: nothing outside is reached over a local socket."""
+        raise EgressDenied("Local sockets are not reached over HTTP.")
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait between httpcore2's own attempts."""
+        await asyncio.sleep(seconds)
+
+    async def _permitted(self, host: str, port: int, timeout_s: float | None) -> list[str]:
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await self._resolve(host, port)
+        except TimeoutError:
+            raise httpcore2.ConnectTimeout(f"{host} did not resolve in time") from None
+        except (OSError, UnicodeError):
+            raise httpcore2.ConnectError(f"{host} does not resolve") from None
+        verdicts = [judge(address) for address in found]
+        for verdict in verdicts:
+            _permit(host, verdict, allow_private=self._allow_private)
+        return [verdict.address for verdict in verdicts[:TRIED_ADDRESSES]]
+
+
+class GuardedTransport(httpx2.AsyncBaseTransport):
+    """One pool of guarded connections; refuses redirects, encodings and bodies over the cap."""
+
+    def __init__(
+        self, backend: httpcore2.AsyncNetworkBackend, *, allow_private: bool, max_body: int
+    ) -> None:
+        self._allow_private = allow_private
+        self._max_body = max_body
+        self._pool = httpcore2.AsyncConnectionPool(
+            ssl_context=_tls(),
+            max_connections=100,
+            max_keepalive_connections=20,
+            keepalive_expiry=KEEP_ALIVE_S,
+            network_backend=backend,
+        )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request; the answer's body is capped while it is read."""
+        url = request.url
+        check_url(str(url), allow_private=self._allow_private)
+        limit: int = request.extensions.get("max_body", self._max_body)
+        with _as_httpx_errors():
+            answer = await self._pool.handle_async_request(
+                httpcore2.Request(
+                    method=request.method,
+                    url=httpcore2.URL(
+                        scheme=url.raw_scheme,
+                        host=url.raw_host,
+                        port=url.port,
+                        target=url.raw_path,
+                    ),
+                    headers=request.headers.raw,
+                    content=request.stream,
+                    extensions=request.extensions,
+                )
+            )
+        body = _Capped(cast("httpx2.AsyncByteStream", answer.stream), limit)
+        headers = httpx2.Headers(answer.headers)
+        try:
+            _check_answer(url.host, answer.status, headers, limit)
+        except EgressDenied:
+            await body.aclose()
+            raise
+        return httpx2.Response(
+            answer.status, headers=headers, stream=body, extensions=answer.extensions
+        )
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._pool.aclose()
+
+
+class _Capped(httpx2.AsyncByteStream):
+    """A body that ends with an error once it is longer than the cap."""
+
+    def __init__(self, parts: httpx2.AsyncByteStream, limit: int) -> None:
+        self._parts = parts
+        self._limit = limit
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        with _as_httpx_errors():
+            async for part in self._parts:
+                size += len(part)
+                if size > self._limit:
+                    raise _too_large(self._limit)
+                yield part
+
+    async def aclose(self) -> None:
+        await self._parts.aclose()
+
+
+def _host(url: str) -> str:
+    """Return the lower-case host of a URL that is well formed in every part we use."""
+    if UNSAFE.search(url) or len(url) > LONGEST_URL:
+        raise _bad_url("The URL has blanks, control characters or backslashes, or is too long.")
+    try:
+        # The parser that will also connect: two parsers would read odd URLs in two ways.
+        parsed = httpx2.URL(url)
+    except (httpx2.InvalidURL, ValueError) as error:
+        raise _bad_url(f"The URL can't be read: {error}") from None
+    if parsed.scheme not in ("http", "https"):
+        raise _bad_url(f"`{parsed.scheme}` URLs are not connected to.", "Use http or https.")
+    if parsed.userinfo:
+        raise _bad_url(
+            "The URL carries a user name or password.", "Put credentials into a header instead."
+        )
+    if parsed.port is not None and not 0 < parsed.port < 65536:
+        raise _bad_url(f"{parsed.port} is not a port.")
+    host = parsed.raw_host.decode("ascii").lower().removesuffix(".")
+    literal = ":" in host and "%" not in host  # no zones: they mean something on this machine only
+    if len(host) > 253 or not (literal or LABELS.fullmatch(host)):
+        raise _bad_url("The URL has no host that could be connected to.")
+    return host
+
+
+def _permit(host: str, verdict: Verdict, *, allow_private: bool) -> None:
+    if verdict.allowed(allow_private=allow_private):
+        return
+    shown = host if host == verdict.address else f"{host} ({verdict.address})"
+    if verdict.reach is Reach.PRIVATE:
+        raise EgressDenied(
+            f"`{shown}` is {verdict.what}, which needs a permission.",
+            code="private_address",
+            field="url",
+            remedy=BY_PERMISSION,
+        )
+    raise EgressDenied(f"`{shown}` is never connected to: {verdict.what}.", field="url")
+
+
+def _check_answer(host: str, status: int, headers: httpx2.Headers, limit: int) -> None:
+    if status in REDIRECTS and (location := headers.get("location")):
+        raise EgressDenied(
+            f"`{host}` answered with a redirect, which is not followed.",
+            code="redirect_refused",
+            remedy="If the new place is the right one, use its URL.",
+            extra={"location": location[:LONGEST_URL]},
+        )
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise EgressDenied(
+            f"`{host}` sent a body encoded as {encoding[:40]!r}, though none was asked for.",
+            code="encoding_refused",
+            remedy="Have the server, or the proxy before it, honour `Accept-Encoding: identity`.",
+        )
+    length = headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and len(length) < 20 and int(length) > limit:
+        raise _too_large(limit)
+
+
+def _too_large(limit: int) -> EgressDenied:
+    return EgressDenied(
+        f"The answer is larger than {limit:,} bytes.", code="response_too_large", status=502
+    )
+
+
+def _bad_url(detail: str, remedy: str = "") -> EgressDenied:
+    return EgressDenied(detail, code="bad_url", field="url", remedy=remedy)
+
+
+@contextmanager
+def _as_httpx_errors() -> Iterator[None]:
+    """Raise httpcore2's errors under httpx2's classes, which carry the same names."""
+    try:
+        yield
+    except (
+        httpcore2.TimeoutException,
+        httpcore2.NetworkError,
+        httpcore2.ProtocolError,
+        httpcore2.ProxyError,
+        httpcore2.UnsupportedProtocol,
+    ) as error:
+        raise getattr(httpx2, type(error).__name__)(str(error)) from error
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    # Reading the system's certificates takes tens of milliseconds: once for all clients.
+    return httpx2.create_ssl_context()
+
+
+@cache
+def _resolvers(pid: int) -> ThreadPoolExecutor:
+    # Own threads, so that names which never resolve hold up nobody else's work; per process,
+    # because threads don't survive a fork.
+    return ThreadPoolExecutor(32, thread_name_prefix=f"resolve-{pid}")
+
+
+def _look_up(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+async def _system_resolve(host: str, port: int) -> Sequence[str]:
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(_resolvers(os.getpid()), _look_up, host, port)

@@ -1,0 +1,86 @@
+"""What counts as the internet, held against the standard library and the registries' borders."""
+
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+import pytest
+from hypothesis import given
+from hypothesis.strategies import integers, ip_addresses
+
+from bonobot.lib.networks import Reach, judge
+
+
+@given(ip_addresses())
+def test_nothing_public_is_special_to_the_standard_library(address: IPv4Address | IPv6Address):
+    if judge(str(address)).reach is Reach.PUBLIC:
+        assert address.is_global
+        assert not address.is_multicast
+
+
+@given(ip_addresses(v=4))
+@pytest.mark.parametrize("prefix", ["::ffff:", "64:ff9b::"])
+def test_translated_addresses_are_judged_by_where_they_end(prefix: str, address: IPv4Address):
+    assert judge(f"{prefix}{address}").reach is judge(str(address)).reach
+
+
+@given(integers(0, 2**32 - 1), integers(0, 2**32 - 1))
+def test_an_isatap_address_never_leads_inside(network: int, last: int):
+    address = IPv6Address((0x2600 << 112) | (network << 64) | (0x5EFE << 32) | last)
+    if judge(str(IPv4Address(last))).reach is not Reach.PUBLIC:
+        assert judge(str(address)).reach is not Reach.PUBLIC
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside"),
+    [
+        ("10.255.255.255", "11.0.0.0"),
+        ("100.64.0.0", "100.63.255.255"),
+        ("100.127.255.255", "100.128.0.0"),
+        ("127.255.255.255", "128.0.0.0"),
+        ("169.254.0.0", "169.253.255.255"),
+        ("172.16.0.0", "172.15.255.255"),
+        ("172.31.255.255", "172.32.0.0"),
+        ("192.0.0.255", "192.0.1.0"),
+        ("192.168.255.255", "192.169.0.0"),
+        ("198.19.255.255", "198.20.0.0"),
+        ("198.18.0.0", "198.17.255.255"),
+        ("224.0.0.0", "223.255.255.255"),
+        ("fdff::1", "2600::1"),
+        ("2001:1ff::1", "2001:200::1"),
+        ("2002::1", "2003::1"),
+        ("3fff:fff::1", "3ffe::1"),
+        ("4000::1", "2a00::1"),
+    ],
+)
+def test_the_borders_of_special_ranges_are_exact(inside: str, outside: str):
+    assert judge(inside).reach is not Reach.PUBLIC
+    assert judge(outside).reach is Reach.PUBLIC
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "169.254.169.254",
+        "100.100.100.200",
+        "168.63.129.16",
+        "192.0.0.192",
+        "fd00:ec2::254",
+        "::ffff:169.254.169.254",
+        "64:ff9b::a9fe:a9fe",
+        "0.0.0.0",  # noqa: S104
+        "::",
+        "255.255.255.255",
+        "ff02::1",
+        "fe80::1",
+        "2001:0:4136:e378::1",
+    ],
+)
+def test_metadata_services_and_nobodys_addresses_stay_closed_with_a_permission(address: str):
+    assert not judge(address).allowed(allow_private=True)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "10.1.2.3", "192.168.1.1", "fd12::1"])
+def test_private_addresses_open_with_a_permission_only(address: str):
+    verdict = judge(address)
+    assert verdict.allowed(allow_private=True)
+    assert not verdict.allowed(allow_private=False)
+    assert verdict.address == str(ip_address(address))
