@@ -19,6 +19,7 @@ def isolate() -> None:
     for name in [name for name in os.environ if name.startswith("BONOBOT_")]:
         del os.environ[name]
     os.environ["BONOBOT_VAR"] = str(VAR)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
     owner = os.getpid()
 
     def forget() -> None:

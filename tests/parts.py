@@ -80,7 +80,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for part in absent():
-        skip = pytest.mark.skip(reason=f"{part.title} is absent: {part.remedy}")
+        skip = pytest.mark.skip(reason=f"{part.title}: absent, {part.remedy}")
         for item in items:
             if part.group in item.keywords:
                 item.add_marker(skip)
@@ -91,12 +91,11 @@ def pytest_report_header() -> str:
     return "; ".join([f"Python {sys.version.split()[0]}", *found])
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = terminalreporter.stats.get("skipped", [])
     for part in absent():
-        count = sum(f"{part.title} is absent" in str(report.longrepr) for report in skipped)
-        terminalreporter.write_line(
-            f"Not run, {part.title} is absent: {count} tests ({part.remedy})", yellow=True
-        )
+        count = sum(f"{part.title}: absent" in str(report.longrepr) for report in skipped)
+        if count:
+            terminalreporter.write_line(
+                f"Not run: {count} tests of the group {part.title} ({part.remedy})", yellow=True
+            )

@@ -1,0 +1,45 @@
+"""The ASGI application: `uvicorn bonobot.asgi:application`.
+
+Django refuses the lifespan protocol, so it is answered here: the server's loop becomes the
+process's one Runtime at startup, and connections and children end in order at shutdown.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from django.core.asgi import get_asgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
+django_application = get_asgi_application()  # sets Django up, which the imports below need
+
+from bonobot import health  # noqa: E402
+from bonobot.lib.runtime import Runtime  # noqa: E402
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+async def application(scope: Message, receive: Receive, send: Send) -> None:
+    """Answer lifespan and health here, everything else by Django."""
+    kind = scope["type"]
+    if kind == "lifespan":
+        await lifespan(receive, send)
+    elif kind == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1000})
+    elif scope["path"] == health.PATH:
+        await health.respond(send)
+    else:
+        await django_application(scope, receive, send)
+
+
+async def lifespan(receive: Receive, send: Send) -> None:
+    """Own the process's Runtime from startup to shutdown."""
+    await receive()
+    runtime = Runtime.adopt()
+    await send({"type": "lifespan.startup.complete"})
+    await receive()
+    await runtime.aclose()
+    await send({"type": "lifespan.shutdown.complete"})

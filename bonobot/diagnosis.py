@@ -1,0 +1,164 @@
+"""What an installation has and lacks, each finding with what to do about it."""
+
+import os
+import platform
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from celery.app.control import Inspect
+from django.conf import settings
+from django.db import DatabaseError, connection
+from kombu.exceptions import OperationalError
+
+from bonobot import health
+from bonobot.celery import app
+from bonobot.checks import OLDEST_SQLITE, open_key_files
+
+State = Literal["ok", "warning", "failed"]
+OLDEST_PYTHON = (3, 11)
+PING_S = 1.0
+# What connections wrap a stdio server in, so that it dies with its owner and sees only itself.
+ISOLATION = {
+    "setpriv": ("setpriv", "--pdeathsig", "KILL", "true"),
+    "unshare": ("unshare", "--user", "--map-current-user", "--pid", "--fork", "true"),
+    "prlimit": ("prlimit", "--nofile=256", "true"),
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    detail: str
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the finding for programs."""
+        return asdict(self)
+
+
+def diagnose() -> Iterator[Finding]:
+    """Yield the findings, in the order in which one would repair them."""
+    for look in LOOKS:
+        yield from look()
+
+
+def python() -> Iterator[Finding]:
+    """Look at the interpreter."""
+    version = f"{platform.python_implementation()} {platform.python_version()}"
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        yield Finding("python", "failed", version, "Use Python 3.11 or newer.")
+    else:
+        yield Finding("python", "ok", version)
+
+
+def folder() -> Iterator[Finding]:
+    """Look at the folder for data and at the keys in it."""
+    var = settings.BONOBOT_VAR
+    if os.access(var, os.R_OK | os.W_OK | os.X_OK):
+        free = shutil.disk_usage(var).free // 2**20
+        yield Finding("folder", "ok", f"{var}, {free:,} MiB free")
+    else:
+        yield Finding("folder", "failed", f"{var} isn't writable", f"Run `chown -R $USER {var}`.")
+    if readable := [path for path, _ in open_key_files()]:
+        paths = " ".join(map(str, readable))
+        yield Finding("keys", "failed", f"others can read {paths}", f"Run `chmod 600 {paths}`.")
+    else:
+        yield Finding("keys", "ok", "readable by this user only")
+
+
+def database() -> Iterator[Finding]:
+    """Look at the database and its migrations."""
+    begun = time.monotonic()
+    try:
+        pending = health.unapplied()
+        version = ".".join(map(str, connection.get_database_version()))
+    except DatabaseError as error:
+        fix = "Start the database or correct `DATABASE_URL`."
+        yield Finding("database", "failed", f"{connection.vendor}: {error}".strip(), fix)
+        return
+    took_ms = (time.monotonic() - begun) * 1000
+    detail = f"{connection.display_name} {version}, answered in {took_ms:.0f} ms"
+    if connection.vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        fix = "Use a Python with a newer SQLite, or PostgreSQL through `DATABASE_URL`."
+        yield Finding("database", "failed", detail, fix)
+    else:
+        yield Finding("database", "ok", detail)
+    if pending:
+        fix = "Run `bonobot migrate`."
+        yield Finding("migrations", "failed", f"{pending} are not applied", fix)
+    else:
+        yield Finding("migrations", "ok", "all applied")
+
+
+def broker() -> Iterator[Finding]:
+    """Look at the broker, and through it at the workers."""
+    name = "Redis" if settings.REDIS_URL else f"the folder {settings.BONOBOT_VAR / 'broker'}"
+    try:
+        with app.connection_for_read() as link:
+            link.ensure_connection(max_retries=1, timeout=PING_S)
+            nodes = sorted(answer for answer in (Inspect(app=app, timeout=PING_S).ping() or {}))
+    except (OperationalError, OSError) as error:
+        yield Finding("broker", "failed", f"{name}: {error}", "Start it or correct `REDIS_URL`.")
+        return
+    yield Finding("broker", "ok", name)
+    if nodes:
+        yield Finding("worker", "ok", ", ".join(nodes))
+    else:
+        fix = "Start one: `bonobot up`, or `celery --app bonobot worker --pool threads`."
+        yield Finding("worker", "failed", "no worker answers", fix)
+
+
+def launchers() -> Iterator[Finding]:
+    """Look for the programs that start stdio servers."""
+    for name in ("npx", "uvx", "node"):
+        path = shutil.which(name)
+        if path:
+            yield Finding(name, "ok", path)
+        else:
+            package = "uv" if name == "uvx" else "Node.js"
+            fix = f"Install {package}, if servers from there are wanted."
+            yield Finding(name, "warning", "isn't installed", fix)
+
+
+def isolation() -> Iterator[Finding]:
+    """Look for what keeps stdio servers apart from this machine."""
+    if not sys.platform.startswith("linux"):
+        detail = f"{platform.system()} can't end a server's own children when Bonobot is killed"
+        yield Finding("isolation", "warning", detail, "Run servers that aren't trusted on Linux.")
+        return
+    for name, trial in ISOLATION.items():
+        path = shutil.which(name)
+        if path is None:
+            yield Finding(name, "warning", "isn't installed", "Install the package `util-linux`.")
+        elif works(trial):
+            yield Finding(name, "ok", path)
+        else:
+            fix = "Allow it (containers: user namespaces), or run only servers that you trust."
+            yield Finding(name, "warning", f"{path} is not allowed here", fix)
+
+
+def works(command: tuple[str, ...]) -> bool:
+    """Say whether a command ends well within a second."""
+    try:
+        return not subprocess.run(command, capture_output=True, timeout=1, check=False).returncode  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    python,
+    folder,
+    database,
+    broker,
+    launchers,
+    isolation,
+)

@@ -1,0 +1,46 @@
+"""`bonobot doctor`: what is missing on this machine, and what to do about it."""
+
+import json
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from bonobot.diagnosis import Finding, diagnose
+
+MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", "red")}
+
+
+class Command(BaseCommand):
+    help = "Look at this installation and say what to repair; exit status 1 if something fails."
+    requires_system_checks: list[str] = []  # it reports itself what is wrong
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true", help="write JSON for programs")
+
+    def handle(self, **options: Any) -> None:
+        findings = list(diagnose())
+        failed = sum(finding.state == "failed" for finding in findings)
+        if options["json"]:
+            checks = [finding.as_dict() for finding in findings]
+            self.stdout.write(json.dumps({"ok": not failed, "checks": checks}, indent=2))
+        else:
+            console = Console(file=self.stdout._out, highlight=False)
+            console.print(table(findings))
+        if failed:
+            raise CommandError(f"{failed} of {len(findings)} checks failed.", returncode=1)
+
+
+def table(findings: list[Finding]) -> Table:
+    """Return the findings with their fixes underneath."""
+    drawn = Table(box=None, show_header=False, padding=(0, 1))
+    for finding in findings:
+        mark, colour = MARKS[finding.state]
+        text = Text(finding.detail)
+        if finding.fix:
+            text.append(f"\n→ {finding.fix}", style="bold")
+        drawn.add_row(Text(mark, style=colour), finding.name, text)
+    return drawn

@@ -1,0 +1,209 @@
+"""`bonobot up`: everything on one machine, in one terminal."""
+
+import errno
+import os
+import socket
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+
+from bonobot import __version__, health
+from bonobot.lib import keys, runtime
+from bonobot.management.processes import Crew, Program, python
+from bonobot.management.processes import names as listed
+
+READY_WITHIN_S = 60
+QUEUES = "default,discovery,sessions"
+# Addresses that mean "all of them": to look from here, use the loopback.
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
+
+
+class Command(BaseCommand):
+    help = "Start web, worker and beat in this terminal; Ctrl-C stops them all."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+        parser.add_argument("--port", type=int, default=8000, help="port to listen on")
+        parser.add_argument("--no-demo", action="store_true", help="leave an empty database empty")
+        parser.add_argument(
+            "--no-worker", action="store_true", help="start web only: workers run elsewhere"
+        )
+
+    def handle(self, **options: Any) -> None:
+        host, port = options["host"], options["port"]
+        require_free(host, port)
+        login = self.prepare(demo=not options["no_demo"])
+        programs = lineup(host, port, worker=not options["no_worker"])
+        with self.crew(programs, host, port) as crew:
+            try:
+                fault = self.wait_until_ready(crew, host, port)
+            finally:
+                # Shown once, whatever happens: the password is kept nowhere.
+                self.show(login)
+            if not fault:
+                self.greet(programs, host, port)
+                fault = watch(crew)
+        if fault:
+            raise CommandError(f"{fault}; stopped the others.", returncode=1)
+        self.stdout.write("Stopped.")
+
+    def crew(self, programs: tuple[Program, ...], host: str, port: int) -> Crew:
+        """Return the programs, not started yet, with this command's output as their terminal."""
+
+        def write_line(text: str) -> None:
+            self.stdout.write(text)
+            self.stdout.flush()
+
+        return Crew(
+            programs,
+            environment=environment(host, port),
+            write_line=write_line,
+            colourful=self.stdout.isatty() and "NO_COLOR" not in os.environ,
+        )
+
+    def prepare(self, *, demo: bool) -> dict[str, str]:
+        """Migrate, and make the demo in an empty database; return its login."""
+        pending = health.unapplied()
+        if pending:
+            self.stdout.write(f"Applying {pending} migrations to the database")
+            call_command("migrate", interactive=False, verbosity=0)
+        try:
+            return self.make_demo() if demo else {}
+        finally:
+            runtime.close()  # the children have their own loops and connections
+            connections.close_all()
+
+    def make_demo(self) -> dict[str, str]:
+        """Make the demo organization unless there is an organization; return user and password."""
+        from bonobot.demo import create_demo
+        from bonobot.tenancy.models import Organization
+
+        if Organization.objects.exists():
+            return {}
+        self.stdout.write("Making a demo organization with an agent and three servers")
+        made = create_demo()
+        return {"user": made.username, "password": made.password}
+
+    def wait_until_ready(self, crew: Crew, host: str, port: int) -> str:
+        """Copy logs until /healthz answers; return what went wrong, blank if nothing did."""
+        deadline = time.monotonic() + READY_WITHIN_S
+        while not crew.asked_to_stop and not healthy(host, port):
+            if fault := crew.died():
+                return fault
+            if time.monotonic() > deadline:
+                return f"`web` wasn't ready within {READY_WITHIN_S} s"
+            crew.pump(0.1)
+        return ""
+
+    def show(self, login: dict[str, str]) -> None:
+        """Print the generated login; it is never shown again."""
+        if login:
+            self.stdout.write(f"\n  user      {login['user']}")
+            self.stdout.write(f"  password  {login['password']}  (shown once)")
+
+    def greet(self, programs: tuple[Program, ...], host: str, port: int) -> None:
+        """Say where everything is."""
+        heading = self.style.SUCCESS(
+            f"Bonobot {__version__} is ready: {address(host, port)}/admin/"
+        )
+        self.stdout.write(f"\n  {heading}")
+        self.stdout.write(f"  data      {settings.BONOBOT_VAR}")
+        self.stdout.write(f"  Ctrl-C stops {listed(programs)}\n\n")
+
+
+def lineup(host: str, port: int, *, worker: bool) -> tuple[Program, ...]:
+    """Return what to start, in order; it is stopped in the opposite order."""
+    web = Program(
+        "web",
+        python(
+            *("uvicorn", "bonobot.asgi:application", "--host", host, "--port", str(port)),
+            *("--lifespan", "on", "--no-access-log", "--no-server-header"),
+            *("--timeout-graceful-shutdown", "5"),
+        ),
+    )
+    if not worker:
+        return (web,)
+    celery = ("celery", "--quiet", "--app", "bonobot")
+    return (
+        web,
+        Program(
+            "worker",
+            python(
+                *(*celery, "worker", "--pool", "threads", "--queues", QUEUES),
+                *("--loglevel", "INFO", "--without-gossip", "--without-mingle"),
+            ),
+            grace_s=30.0,
+        ),
+        Program("beat", python(*celery, "beat", "--loglevel", "WARNING", "--pidfile=")),
+    )
+
+
+def environment(host: str, port: int) -> dict[str, str]:
+    """Return the environment of the programs: ours, with what a terminal and a laptop need."""
+    given = dict(os.environ)
+    given.setdefault("BONOBOT_LOG_FORMAT", "text")
+    if "BONOBOT_URL_FILE" not in given:
+        given.setdefault("BONOBOT_URL", address(host, port))
+    return given | {
+        "BONOBOT_VAR": str(settings.BONOBOT_VAR),
+        "PYTHONUNBUFFERED": "1",
+        # Celery's filesystem broker moves messages through the folder for temporary files.
+        "TMPDIR": str(keys.private_folder(Path(settings.BONOBOT_VAR) / "tmp")),
+    }
+
+
+def watch(crew: Crew) -> str:
+    """Copy logs until a signal comes or a program ends; return which ended, blank on a signal."""
+    while not crew.asked_to_stop:
+        if fault := crew.died():
+            return fault
+        crew.pump(0.5)
+    return ""
+
+
+def address(host: str, port: int) -> str:
+    """Return the URL for a browser on this machine."""
+    name = ANYWHERE.get(host, host)
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def require_free(host: str, port: int) -> None:
+    """Raise CommandError if nobody could listen there."""
+    if not 1 <= port <= 65_535:
+        raise CommandError(f"Port {port} doesn't exist: choose one from 1 to 65535.", returncode=2)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+    except OSError as error:
+        raise CommandError(unusable(host, port, error), returncode=1) from None
+
+
+def unusable(host: str, port: int, error: OSError) -> str:
+    """Say why an address can't be listened on, and what to do."""
+    remedy = "choose another with `--port N` (`make run PORT=N`)"
+    if error.errno == errno.EADDRINUSE:
+        return f"Port {port} on {host} is in use: {remedy}, or stop what listens there."
+    if error.errno == errno.EACCES:
+        return f"This user may not listen on port {port}: {remedy} above 1023."
+    return f"Bonobot can't listen on {host}:{port} ({error}): check `--host`."
+
+
+def healthy(host: str, port: int) -> bool:
+    """Say whether /healthz answers 200 on this machine."""
+    try:
+        with socket.create_connection((ANYWHERE.get(host, host), port), timeout=1) as link:
+            link.settimeout(5)
+            link.sendall(f"GET {health.PATH} HTTP/1.0\r\n\r\n".encode("ascii"))
+            return b" 200 " in link.recv(64)
+    except OSError:
+        return False
