@@ -1,0 +1,168 @@
+"""Seals: a secret's text encrypted together with the place that it belongs to.
+
+Fernet can't authenticate more than its message, so the place (field, row, organization) is part of
+the message and compared when a token is opened.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple, NoReturn
+
+from cryptography.fernet import InvalidToken
+from encrypted_model_fields.fields import decrypt_str, encrypt_str
+
+from bonobot.lib.masking import MASK, remember
+from bonobot.lib.problems import Problem
+
+VERSION = 1
+
+
+class UnreadableSecret(Problem):
+    """A stored secret that can't be opened: another key, another place, or never sealed."""
+
+    code = "secret_unreadable"
+    status = 409
+    title = "A stored secret can't be read"
+
+
+class Place(NamedTuple):
+    """Where a secret belongs: the field's label, the row's key, the organization's key."""
+
+    label: str
+    row: str
+    organization: str
+
+
+class Sealed:
+    """A secret, or the lack of one: false when empty, `********` when shown, plain by `open()`."""
+
+    __slots__ = ("_codec", "_text", "_token", "place")
+
+    def __init__(
+        self, codec: "Codec", *, text: str = "", token: str = "", place: Place | None = None
+    ) -> None:
+        """Hold the text that was just given, or the token that the database keeps."""
+        self._codec = codec
+        self._text = text
+        self._token = token
+        self.place = place
+
+    def open(self) -> Any:
+        """Return the secret; raise UnreadableSecret if it can't be opened where it is."""
+        if not self:
+            return self._codec.empty()
+        text = _opened(self._token, self._known_place()) if self._token else self._text
+        value = self._codec.read(text)
+        for part in self._codec.parts(value):
+            remember(part)
+        return value
+
+    def sealed_text(self) -> str:
+        """Return what the column keeps; raise UnreadableSecret rather than keep what won't open."""
+        if not self:
+            return ""
+        place = self._known_place()
+        if not self._token:
+            return _closed(self._text, place)
+        _opened(self._token, place)
+        return self._token
+
+    def at(self, place: Place | None) -> "Sealed":
+        """Return the same value as one that belongs to `place`."""
+        return Sealed(self._codec, text=self._text, token=self._token, place=place)
+
+    @property
+    def stored(self) -> bool:
+        """Tell whether the value came from the database."""
+        return bool(self._token)
+
+    def _known_place(self) -> Place:
+        if self.place is None:
+            raise TypeError("A sealed value has to be read from its row: `values()` can't open it.")
+        return self.place
+
+    def __bool__(self) -> bool:
+        return bool(self._token or self._text)
+
+    def __str__(self) -> str:
+        return MASK if self else ""
+
+    def __repr__(self) -> str:
+        return MASK
+
+    def __copy__(self) -> "Sealed":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Sealed":
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("A sealed value can't be pickled: pass the row's key instead.")
+
+
+class Codec:
+    """How a field's values become text: here, they are text."""
+
+    def empty(self) -> Any:
+        """Return the value that stands for no secret."""
+        return ""
+
+    def written(self, value: Any) -> str:
+        """Return the text of a value; raise TypeError or ValueError for what has none."""
+        if not isinstance(value, str):
+            raise TypeError(f"A sealed text must be a `str`, not a `{type(value).__name__}`.")
+        return value
+
+    def read(self, text: str) -> Any:
+        """Return the value of a text."""
+        return text
+
+    def parts(self, value: Any) -> Iterator[str]:
+        """Yield the texts in a value that logs must not show."""
+        yield value
+
+
+class JSONCodec(Codec):
+    """Values are JSON; an empty object stands for no secret."""
+
+    def empty(self) -> Any:
+        """Return the value that stands for no secret."""
+        return {}
+
+    def written(self, value: Any) -> str:
+        """Return the text of a value; raise TypeError or ValueError for what has none."""
+        return json.dumps(value, ensure_ascii=True, allow_nan=False)
+
+    def read(self, text: str) -> Any:
+        """Return the value of a text."""
+        return json.loads(text)
+
+    def parts(self, value: Any) -> Iterator[str]:
+        """Yield the texts in a value that logs must not show."""
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            for item in value.values() if isinstance(value, dict) else value:
+                yield from self.parts(item)
+
+
+def _closed(text: str, place: Place) -> str:
+    return encrypt_str(json.dumps([VERSION, *place, text])).decode("ascii")
+
+
+def _opened(token: str, place: Place) -> str:
+    try:
+        version, label, row, organization, text = json.loads(decrypt_str(token))
+    except (InvalidToken, ValueError, TypeError):  # another key, or never sealed by us
+        raise _unreadable(place) from None
+    if version != VERSION or Place(label, row, organization) != place:
+        raise _unreadable(place)
+    return str(text)
+
+
+def _unreadable(place: Place) -> UnreadableSecret:
+    return UnreadableSecret(
+        f"The secret `{place.label}` of {place.row} can't be opened: it was sealed with another "
+        "key or for another place.",
+        remedy="Enter it again. If many fail, restore the key in `BONOBOT_FIELD_KEYS`.",
+    )
