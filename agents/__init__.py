@@ -1,0 +1,1 @@
+"""Agents: who may do what, and what happened."""

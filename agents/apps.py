@@ -1,0 +1,12 @@
+"""Django's entry for agents."""
+
+from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
+
+
+class AgentsConfig(AppConfig):
+    """Who may do what, and what happened."""
+
+    name = "agents"
+    verbose_name = _("Agents")
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,107 @@
+"""Give servers to agents and take them away: the one way for every surface, audited (D2)."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.core.exceptions import ValidationError
+
+from agents.models import Agent, Binding
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Conflict, Invalid, NotFound
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from mcp_servers.models import Server
+from mcp_servers.registration import remove
+
+
+def bind(
+    principal: Principal,
+    agent: Agent,
+    server: Server,
+    *,
+    enabled: bool = True,
+    allowed_tools: Sequence[str] = (),
+    denied_tools: Sequence[str] = (),
+) -> Binding:
+    """Give `agent` a server, or change how much of it; again is harmless.
+
+    Raises `NotFound` for another organization's server, `Invalid` for lists that don't hold.
+    """
+    principal.require(Action.MANAGE_AGENTS)
+    if server.organization_id != agent.organization_id:
+        raise NotFound(f"There is no server {str(server.pk)!r} here.", field="server_id")
+    binding = agent.bindings.filter(server=server).first() or Binding(
+        organization_id=agent.organization_id, agent=agent, server=server
+    )
+    binding.enabled = enabled
+    binding.allowed_tools = list(allowed_tools)
+    binding.denied_tools = list(denied_tools)
+    _clean(binding)
+    details = {"server": server.name, "allowed": list(allowed_tools), "denied": list(denied_tools)}
+    with change(**_what(principal, agent, server, "server_bound", details)):
+        binding.save()
+    return binding
+
+
+def unbind(principal: Principal, agent: Agent, server: Server) -> None:
+    """Take a server from an agent; a server private to the agent is removed with it."""
+    principal.require(Action.MANAGE_AGENTS)
+    bound = agent.bindings.filter(server=server)
+    if not bound.exists():
+        raise NotFound(
+            f"The agent `{agent.slug}` does not have this server.",
+            field="server_id",
+            remedy="List the agent's servers.",
+        )
+    with change(**_what(principal, agent, server, "server_unbound")):
+        bound.delete()
+        if server.scope_id == agent.pk:
+            remove(principal, server)
+
+
+def bound_server(agent: Agent, server_id: Any) -> Server:
+    """Return a server that `agent` has; raises `NotFound` for every other."""
+    server: Server = Server.objects.get_or_404(agent.organization_id, pk=server_id)
+    if not agent.bindings.filter(server=server).exists():
+        raise NotFound(
+            f"The agent `{agent.slug}` does not have the server {str(server_id)!r}.",
+            field="server_id",
+            remedy="List the agent's servers, or bind this one first.",
+        )
+    return server
+
+
+def refuse_pool_write(server: Server) -> None:
+    """Raise `Conflict` for a change of a pool server through an agent."""
+    if not server.private_to_agent:
+        raise Conflict(
+            f"`{server.name}` belongs to the organization's pool.",
+            code="pool_server",
+            remedy=f"Change it at /api/mcp-servers/{server.pk}.",
+        )
+
+
+def _clean(binding: Binding) -> None:
+    try:
+        binding.clean()
+    except ValidationError as error:
+        field, messages = next(iter(error.message_dict.items()))
+        raise Invalid(str(messages[0]), field=field) from None
+
+
+def _what(
+    principal: Principal,
+    agent: Agent,
+    server: Server,
+    action: str,
+    details: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    return {
+        "organization_id": agent.organization_id,
+        "actor": principal.actor,
+        "action": action,
+        "resource_type": "agent",
+        "resource_id": str(agent.pk),
+        "resource_name": agent.name,
+        "details": {"server_id": str(server.pk), "server": server.name} | (details or {}),
+    }

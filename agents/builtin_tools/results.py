@@ -1,0 +1,49 @@
+"""`read_result`: read on in a result that was too long to be shown whole."""
+
+from typing import Any
+
+from agents.builtin_tools.tool import BuiltinTool, Context
+from agents.models import StoredResult
+from bonobot.lib.problems import NotFound
+from bonobot.lib.runtime import runtime
+
+CHUNK = 32_768
+
+
+async def _run(context: Context, arguments: dict[str, Any]) -> str:
+    return await runtime().orm(_read, context, arguments)
+
+
+def _read(context: Context, arguments: dict[str, Any]) -> str:
+    """Return a piece of the agent's own stored result; others' don't exist for it."""
+    stored = (
+        StoredResult.objects.for_organization(context.organization_id)
+        .filter(pk=arguments["result_id"], agent_id=context.agent_id)
+        .first()
+    )
+    if stored is None:
+        raise NotFound(
+            f"There is no stored result {arguments['result_id']!r}.",
+            field="result_id",
+            remedy="Use the id that stands at the end of the cut result.",
+        )
+    start = arguments.get("offset", 0)
+    piece = stored.text[start : start + CHUNK]
+    end = start + len(piece)
+    return f"{piece}\n[characters {start} to {end} of {len(stored.text)}]"
+
+
+READ_RESULT = BuiltinTool(
+    name="read_result",
+    description="Read on in a tool result that was cut because it was too long.",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "result_id": {"type": "string", "format": "uuid", "pattern": "^[0-9a-fA-F-]{36}$"},
+            "offset": {"type": "integer", "minimum": 0, "description": "First character."},
+        },
+        "required": ["result_id"],
+        "additionalProperties": False,
+    },
+    run=_run,
+)

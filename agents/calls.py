@@ -1,0 +1,348 @@
+"""The door: every governed call goes through `call`, whoever makes it (DESIGN section 2).
+
+Resolve, check, decide, admit, forward, inspect, settle. What was decided is compared with the
+policy generation when the call is admitted, so a change made anywhere holds on the very next call.
+No audit row, no call; an admitted call is always settled.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.conf import settings
+from django.utils import timezone
+
+from agents.builtin_tools import BUILTIN_TOOLS, Context
+from agents.governance.limits import charge, reserves
+from agents.governance.policies import Decision
+from agents.governance.results import Readable, readable
+from agents.governance.snapshots import Snapshot, Tool, snapshots
+from agents.models import StoredResult
+from bonobot.ledger.entries import Admission, Charge, Opening, Reserve, Settlement
+from bonobot.ledger.refusals import Refusal, StaleSnapshot
+from bonobot.ledger.writer import writer
+from bonobot.lib.canonical import canonical, digest
+from bonobot.lib.masking import mask
+from bonobot.lib.problems import NotFound, Problem
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from mcp_servers.connections.pool import connections
+from mcp_servers.schemas import check_arguments
+
+ARGUMENTS_KEPT = 16_384
+# A snapshot can go stale between reading and admission again and again only in a storm of changes.
+TRIES = 5
+
+
+class Refused(Problem):
+    """The door refused the call; `rule` says which rule, `remedy` what to do next."""
+
+    code = "denied_by_policy"
+    status = 403
+    title = "The call was refused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One call as it is asked for: of an agent's tool, or (no agent) of a server's own tool.
+
+    `holder` names who owns the connection (`session:…`, `server:…`). `unapproved` lets somebody who
+    may approve definitions try one that waits for approval.
+    """
+
+    principal: Principal
+    tool: str
+    arguments: dict[str, Any]
+    via: str
+    holder: str
+    agent_id: UUID | None = None
+    server_id: UUID | None = None
+    session_id: UUID | None = None
+    parent_id: UUID | None = None
+    call_id: UUID = field(default_factory=uuid4)
+    timeout_s: float | None = None
+    unapproved: bool = False
+    on_progress: Callable[[float, float | None, str | None], Awaitable[None]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of an admitted call.
+
+    `outcome` is ok, error or unknown (sent, not answered in time); `text` is the result as models
+    see it, cleaned and bounded; `result` is the upstream's own JSON.
+    """
+
+    call_id: UUID
+    outcome: str
+    text: str
+    result: dict[str, Any]
+    duration_ms: int
+    code: str = ""
+    remedy: str = ""
+    server_name: str = ""
+    own_name: str = ""
+
+    @property
+    def is_error(self) -> bool:
+        """Tell whether the model is told that the call failed."""
+        return self.outcome != "ok"
+
+
+async def call(request: Request) -> Outcome:
+    """Make one governed call.
+
+    Raises `Refused`, `InvalidArguments`, `NotFound` (unknown tool) or the ledger's `Refusal`, each
+    after it was written to the audit; an upstream's failure is an outcome, not an exception.
+    """
+    snapshot, tool = await _admitted(request)
+    return await _settled(request, snapshot, tool)
+
+
+async def release(holder: str) -> None:
+    """Close what calls of `holder` opened: children and handshake sessions."""
+    await connections().release(holder)
+
+
+# -- resolve, check, decide, admit ---------------------------------------------------------------
+
+
+async def _admitted(request: Request) -> tuple[Snapshot, Tool]:
+    snapshot = await _snapshot(request, fresh=False)
+    for _ in range(TRIES):
+        tool = snapshot.tools.get(request.tool)
+        try:
+            tool = _resolved(request, snapshot, tool)
+            await check_arguments(tool.input_schema, request.arguments, tool.schema_verdict)
+            _decided(request, tool)
+            await writer().admit_async(_admission(request, snapshot, tool))
+        except StaleSnapshot:
+            snapshot = await _snapshot(request, fresh=True)
+        except Problem as problem:
+            await _refuse(request, snapshot, tool, problem)
+            raise
+        else:
+            return snapshot, tool
+    raise Refused(
+        "The rules changed while this call was being decided.",
+        code="rules_changing",
+        remedy="Try again in a moment.",
+        status=503,
+    )
+
+
+async def _snapshot(request: Request, *, fresh: bool) -> Snapshot:
+    kind, key = ("agent", request.agent_id) if request.agent_id else ("server", request.server_id)
+    if key is None:
+        raise NotFound("Name an agent or a server.", field="agent")
+    snapshot = None if fresh else snapshots().cached(kind, key)
+    if snapshot is None:
+        snapshot = await runtime().orm(snapshots().read, kind, key)
+    principal = request.principal
+    foreign = snapshot.organization_id != principal.organization_id
+    if foreign or (principal.agent_id and principal.agent_id != request.agent_id):
+        raise NotFound(f"There is no {kind} {str(key)!r} here.", field=kind)
+    return snapshot
+
+
+def _resolved(request: Request, snapshot: Snapshot, tool: Tool | None) -> Tool:
+    request.principal.require(Action.RUN_AGENTS if request.agent_id else Action.CALL_TOOLS)
+    if tool is not None:
+        return tool
+    whose = f"The agent `{snapshot.agent_name}`" if snapshot.agent_id else "This server"
+    raise NotFound(
+        f"{whose} has no tool {request.tool!r}.",
+        code="unknown_tool",
+        field="tool",
+        rule="resolve",
+        remedy="List the tools that can be called, or refresh the server.",
+    )
+
+
+def _decided(request: Request, tool: Tool) -> None:
+    """Raise `Refused` unless the decision allows the call, or may be set aside to try it."""
+    decision = tool.decision
+    if decision.allowed:
+        return
+    trying = request.unapproved and decision.code in ("not_approved", "definition_changed")
+    if trying and request.agent_id is None and request.principal.may(Action.APPROVE_DEFINITIONS):
+        return
+    raise Refused(
+        decision.reason,
+        code=decision.code,
+        rule=decision.rule,
+        remedy=decision.remedy,
+        field="tool",
+    )
+
+
+def _admission(request: Request, snapshot: Snapshot, tool: Tool) -> Admission:
+    return Admission(
+        opening=_opening(request, snapshot, tool, tool.decision),
+        reserves=_reserves(snapshot),
+        charges=_charges(request, snapshot),
+        generation=snapshot.generation,
+    )
+
+
+def _reserves(snapshot: Snapshot) -> tuple[Reserve, ...]:
+    return reserves(snapshot.organization_id, snapshot.limits, {"calls": 1}, timezone.now())
+
+
+def _charges(request: Request, snapshot: Snapshot) -> tuple[Charge, ...]:
+    organization_id = snapshot.organization_id
+    charges = []
+    if snapshot.agent_id:
+        charges.append(
+            charge(organization_id, "agent", snapshot.agent_id, snapshot.calls_per_minute)
+        )
+    if request.principal.token_id:
+        rate = request.principal.calls_per_minute or settings.BONOBOT_CALLS_PER_MINUTE
+        charges.append(charge(organization_id, "token", request.principal.token_id, rate))
+    return tuple(charges)
+
+
+async def _refuse(
+    request: Request, snapshot: Snapshot, tool: Tool | None, problem: Problem
+) -> None:
+    """Write the refusal; without its row the caller gets the ledger's own error instead."""
+    if isinstance(problem, Refusal) and problem.code == "audit_unavailable":
+        return
+    decision = Decision("deny", problem.rule or problem.code, problem.code)
+    await writer().refuse_async(_opening(request, snapshot, tool, decision))
+
+
+def _opening(
+    request: Request, snapshot: Snapshot, tool: Tool | None, decision: Decision
+) -> Opening:
+    """Return the audit's first half, in the shape of FEATURES A9."""
+    server = snapshot.servers.get(tool.facts.server_id) if tool and tool.facts.server_id else None
+    secrets = server.secrets if server else ()
+    details: dict[str, Any] = {
+        "tool_name": tool.facts.own_name if tool else request.tool,
+        "arguments": _kept(mask(request.arguments, secrets=secrets)),
+        "parent_execution": str(request.parent_id) if request.parent_id else None,
+        "via": request.via,
+    }
+    if server:
+        details |= {"mcp_server_id": str(server.id), "mcp_server_name": server.name}
+    if tool and tool.digest:
+        details["definition_digest"] = tool.digest
+    return Opening(
+        call_id=request.call_id,
+        organization_id=snapshot.organization_id,
+        action="agent_tool_call" if snapshot.agent_id else "tool_call",
+        event_type="call",
+        resource_type="builtin_tool" if tool and tool.facts.source == "builtin" else "mcp_tool",
+        resource_id=request.tool,
+        actor=request.principal.actor,
+        decision=decision.verdict,
+        rule=decision.rule,
+        code=decision.code,
+        details=details,
+        agent_id=snapshot.agent_id,
+        agent_name=snapshot.agent_name,
+        server_id=server.id if server else None,
+        server_name=server.name if server else "",
+        tool_name=tool.facts.own_name if tool else request.tool,
+        session_id=request.session_id,
+        parent_id=request.parent_id,
+    )
+
+
+def _kept(arguments: Any) -> Any:
+    """Return the arguments as the audit keeps them: 16 KiB, else their start and digest."""
+    text = canonical(arguments)
+    if len(text) <= ARGUMENTS_KEPT:
+        return arguments
+    return {"truncated": text[:ARGUMENTS_KEPT], "sha256": digest(text), "length": len(text)}
+
+
+# -- forward, inspect, settle --------------------------------------------------------------------
+
+
+async def _settled(request: Request, snapshot: Snapshot, tool: Tool) -> Outcome:
+    began = perf_counter()
+    outcome, code, removed = "unknown", "cancelled", 0
+    try:
+        result = await _forward(request, snapshot, tool)
+        shown = await _inspected(request, snapshot, result)
+        failed = bool(result.get("isError"))
+        outcome, code, removed = (
+            ("error", "tool_error", shown.removed) if failed else ("ok", "", shown.removed)
+        )
+        text, remedy = shown.text, ""
+    except Problem as problem:
+        outcome = "unknown" if problem.code == "call_timeout" else "error"
+        code, result, text, remedy = problem.code, {}, str(problem), problem.remedy
+    finally:
+        duration_ms = round((perf_counter() - began) * 1000)
+        await asyncio.shield(
+            writer().settle_async(
+                _settlement(request, snapshot, outcome, code, duration_ms, removed)
+            )
+        )
+    return Outcome(
+        call_id=request.call_id,
+        outcome=outcome,
+        text=text,
+        result=result,
+        duration_ms=duration_ms,
+        code=code,
+        remedy=remedy,
+        server_name=tool.facts.server_name,
+        own_name=tool.facts.own_name,
+    )
+
+
+async def _forward(request: Request, snapshot: Snapshot, tool: Tool) -> dict[str, Any]:
+    if tool.facts.source == "builtin":
+        context = Context(
+            organization_id=snapshot.organization_id,
+            agent_id=snapshot.agent_id,
+            session_id=request.session_id,
+        )
+        text = await BUILTIN_TOOLS[tool.name].run(context, request.arguments)
+        return {"content": [{"type": "text", "text": text}]}
+    server_id = tool.facts.server_id
+    if server_id is None:
+        raise NotFound(f"The tool `{tool.name}` has no server.", code="unknown_tool")
+    return await connections().request(
+        snapshot.servers[server_id].endpoint,
+        "tools/call",
+        {"name": tool.facts.own_name, "arguments": request.arguments},
+        holder=request.holder,
+        timeout_s=request.timeout_s,
+        on_progress=request.on_progress,
+    )
+
+
+async def _inspected(request: Request, snapshot: Snapshot, result: dict[str, Any]) -> Readable:
+    shown = readable(result, limit=settings.BONOBOT_RESULT_LIMIT, result_id=request.call_id)
+    if shown.whole:
+        await runtime().orm(
+            StoredResult.objects.create,
+            pk=request.call_id,
+            organization_id=snapshot.organization_id,
+            agent_id=snapshot.agent_id,
+            session_id=request.session_id,
+            text=shown.whole,
+        )
+    return shown
+
+
+def _settlement(
+    request: Request, snapshot: Snapshot, outcome: str, code: str, duration_ms: int, removed: int
+) -> Settlement:
+    return Settlement(
+        call_id=request.call_id,
+        organization_id=snapshot.organization_id,
+        outcome=outcome,
+        duration_ms=duration_ms,
+        details={"execution_time_ms": duration_ms, "code": code, "sanitized": removed},
+        actuals=tuple((reserve.key, reserve.amount, 1) for reserve in _reserves(snapshot)),
+    )

@@ -1,0 +1,1 @@
+"""Governance: what may happen, decided by pure functions over facts that were read once."""

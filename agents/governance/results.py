@@ -1,0 +1,56 @@
+"""Make an upstream's result fit for a model: text, cleaned and bounded. Pure (DESIGN section 5)."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_servers.scanning import clean_result
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A result as text; `whole` is kept when `text` had to be cut. `removed` counts characters."""
+
+    text: str
+    whole: str = ""
+    removed: int = 0
+
+
+def readable(result: dict[str, Any], *, limit: int, result_id: object) -> Readable:
+    """Return `result` as text of at most `limit` bytes, with a note where it was cut."""
+    cleaned, removed = clean_result("\n".join(_parts(result)))
+    raw = cleaned.encode()
+    if len(raw) <= limit:
+        return Readable(cleaned, removed=removed)
+    kept = raw[:limit].decode(errors="ignore")
+    note = (
+        f"\n[cut: {len(kept)} of {len(cleaned)} characters shown; "
+        f"the rest can be read with read_result, result_id {result_id}]"
+    )
+    return Readable(kept + note, whole=cleaned, removed=removed)
+
+
+def _parts(result: dict[str, Any]) -> Iterable[str]:
+    content = result.get("content")
+    texts = [_part(part) for part in content] if isinstance(content, list) else []
+    if any(texts):
+        yield from texts
+    elif "structuredContent" in result:
+        yield json.dumps(result["structuredContent"], ensure_ascii=False)
+
+
+def _part(part: Any) -> str:
+    if not isinstance(part, dict):
+        return ""
+    if part.get("type") == "text" and isinstance(part.get("text"), str):
+        return part["text"]
+    if part.get("type") in ("image", "audio"):
+        size = len(part.get("data") or "") * 3 // 4
+        return f"[{part['type']} {part.get('mimeType', '')}, {size} bytes]"
+    if part.get("type") == "resource" and isinstance(part.get("resource"), dict):
+        resource = part["resource"]
+        return resource.get("text") or f"[resource {resource.get('uri', '')}]"
+    if part.get("type") == "resource_link":
+        return f"[resource {part.get('uri', '')}]"
+    return f"[{part.get('type', 'part')}]"

@@ -1,0 +1,97 @@
+"""Agent and ModelEndpoint: the bots, and where their thinking happens."""
+
+from django.conf import settings
+from django.core.validators import MinValueValidator
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.lib.sealed import SealedTextField
+from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet
+
+
+class ModelEndpoint(GovernedModel):
+    """A language model that agents may use: any OpenAI-compatible URL, or the offline model.
+
+    Prices are micro-dollars per million tokens; None means: ask the bundled price list.
+    """
+
+    class Kind(models.TextChoices):
+        """Which wire is spoken."""
+
+        OFFLINE = "offline", _("offline (built in, not a language model)")
+        OPENAI = "openai", _("OpenAI-compatible")
+
+    name = models.CharField(_("name"), max_length=255)
+    slug = models.SlugField(_("slug"), max_length=64)
+    kind = models.CharField(_("kind"), max_length=16, choices=Kind, default=Kind.OPENAI)
+    base_url = models.URLField(_("base URL"), blank=True, default="", max_length=500)
+    api_key = SealedTextField(_("API key"), blank=True, default="")
+    model = models.CharField(_("model"), max_length=255, blank=True, default="")
+    allow_private = models.BooleanField(_("private address allowed"), default=False)
+    timeout_s = models.PositiveIntegerField(
+        _("timeout (s)"), default=120, validators=[MinValueValidator(1)]
+    )
+    input_price = models.PositiveBigIntegerField(_("input price"), null=True, blank=True)
+    output_price = models.PositiveBigIntegerField(_("output price"), null=True, blank=True)
+
+    class Meta:
+        ordering = ("name",)
+        verbose_name = _("model endpoint")
+        verbose_name_plural = _("model endpoints")
+        constraints = (
+            models.UniqueConstraint(fields=["organization", "slug"], name="endpoint_slug"),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class AgentQuerySet(GovernedQuerySet):
+    """Agents as callers may see them."""
+
+    def enabled(self) -> "AgentQuerySet":
+        """Keep those that are switched on."""
+        return self.filter(enabled=True)
+
+
+class Agent(GovernedModel):
+    """A bot: instructions, a model endpoint, bound servers, a tool policy, budgets and limits.
+
+    Bounds are per user message: model turns, calls, and seconds of running (waiting not counted).
+    """
+
+    name = models.CharField(_("name"), max_length=255)
+    slug = models.SlugField(_("slug"), max_length=64)
+    description = models.CharField(_("description"), max_length=500, blank=True, default="")
+    instructions = models.TextField(_("instructions"), blank=True, default="")
+    model_endpoint = models.ForeignKey(
+        ModelEndpoint, on_delete=models.PROTECT, related_name="agents", verbose_name=_("model")
+    )
+    enabled = models.BooleanField(_("enabled"), default=True)
+    members = models.ManyToManyField(
+        settings.AUTH_USER_MODEL,
+        blank=True,
+        related_name="+",
+        verbose_name=_("members who may run it"),
+    )
+    max_turns = models.PositiveIntegerField(
+        _("turns per message"), default=50, validators=[MinValueValidator(1)]
+    )
+    max_calls = models.PositiveIntegerField(_("calls per message"), default=200)
+    max_run_s = models.PositiveIntegerField(
+        _("seconds per message"), default=3600, validators=[MinValueValidator(1)]
+    )
+    calls_per_minute = models.PositiveIntegerField(
+        _("calls a minute"), default=60, validators=[MinValueValidator(1)]
+    )
+
+    objects = AgentQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("name",)
+        verbose_name = _("agent")
+        verbose_name_plural = _("agents")
+        constraints = (models.UniqueConstraint(fields=["organization", "slug"], name="agent_slug"),)
+
+    def __str__(self) -> str:
+        return self.name

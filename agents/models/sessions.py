@@ -1,0 +1,168 @@
+"""Session, Step, Inbox and Runner: what an agent did, and who is doing it (DESIGN section 3).
+
+Only the holder of a session (runner and fence) appends steps; everyone else leaves inbox rows and
+nudges. A stale holder's writes change nothing, because each of them names the fence.
+"""
+
+import uuid
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.tenancy.scoped import OrganizationModel, ScopedQuerySet
+
+
+class Runner(models.Model):
+    """A process that runs sessions; its heartbeat is its lease on all of them."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    host = models.CharField(_("host"), max_length=255)
+    pid = models.PositiveIntegerField()
+    started_at = models.DateTimeField(_("started"), auto_now_add=True)
+    beat_at = models.DateTimeField(_("last heartbeat"), db_index=True)
+    stopped_at = models.DateTimeField(_("stopped"), null=True)
+
+    class Meta:
+        ordering = ("-beat_at",)
+        verbose_name = _("runner")
+        verbose_name_plural = _("runners")
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}"
+
+
+class SessionQuerySet(ScopedQuerySet):
+    """Sessions by what must happen to them."""
+
+    def unfinished(self) -> "SessionQuerySet":
+        """Keep those that someone should be running."""
+        return self.filter(status__in=(Session.Status.QUEUED, Session.Status.RUNNING))
+
+
+class Session(OrganizationModel):
+    """A conversation with an agent. It rests as `done` (or failed, cancelled) until a message."""
+
+    class Status(models.TextChoices):
+        """Where the session stands."""
+
+        QUEUED = "queued", _("queued")
+        RUNNING = "running", _("running")
+        WAITING = "waiting", _("waiting for a person")
+        DONE = "done", _("done")
+        FAILED = "failed", _("failed")
+        CANCELLED = "cancelled", _("cancelled")
+
+    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="sessions")
+    title = models.CharField(_("title"), max_length=255, blank=True, default="")
+    status = models.CharField(
+        _("status"), max_length=10, choices=Status, default=Status.QUEUED, db_index=True
+    )
+    error_code = models.CharField(_("error code"), max_length=64, blank=True, default="")
+    error_detail = models.TextField(_("error"), blank=True, default="")
+    started_by_kind = models.CharField(max_length=10)
+    started_by_id = models.CharField(max_length=255)
+    started_by = models.CharField(_("started by"), max_length=255)
+    token_id = models.UUIDField(null=True)
+    runner = models.ForeignKey(
+        Runner, on_delete=models.SET_NULL, null=True, related_name="sessions"
+    )
+    fence = models.PositiveBigIntegerField(default=0)
+    turns = models.PositiveIntegerField(_("turns"), default=0)
+    calls = models.PositiveIntegerField(_("calls"), default=0)
+    input_tokens = models.PositiveBigIntegerField(_("input tokens"), default=0)
+    output_tokens = models.PositiveBigIntegerField(_("output tokens"), default=0)
+    cost_microusd = models.PositiveBigIntegerField(_("cost (micro-dollars)"), default=0)
+    working_dir = models.CharField(_("working folder"), max_length=1024, blank=True, default="")
+    finished_at = models.DateTimeField(_("finished"), null=True)
+
+    objects = SessionQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-created_at",)
+        verbose_name = _("session")
+        verbose_name_plural = _("sessions")
+        indexes = (models.Index(fields=["agent", "-created_at"], name="session_by_agent"),)
+
+    def __str__(self) -> str:
+        return self.title or str(self.pk)
+
+
+class Step(models.Model):
+    """One durable row of what a session did: written before its effect and after it.
+
+    `seq` numbers a session's steps (it is the SSE id). A call is named by (session, turn, index),
+    never by the model's own call id.
+    """
+
+    class Kind(models.TextChoices):
+        """What the step is."""
+
+        MESSAGE = "message", _("message")
+        MODEL = "model", _("model turn")
+        CALL = "call", _("call")
+        NOTICE = "notice", _("notice")
+        END = "end", _("end")
+
+    class State(models.TextChoices):
+        """Intent first, then what came of it."""
+
+        INTENT = "intent", _("begun")
+        DONE = "done", _("done")
+        FAILED = "failed", _("failed")
+        UNKNOWN = "unknown", _("unknown")
+
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="steps")
+    seq = models.PositiveIntegerField()
+    kind = models.CharField(max_length=10, choices=Kind)
+    state = models.CharField(max_length=10, choices=State, default=State.INTENT)
+    turn = models.PositiveIntegerField(default=0)
+    index = models.PositiveIntegerField(default=0)
+    call_id = models.UUIDField(null=True, db_index=True)
+    payload = models.JSONField(default=dict)
+    fence = models.PositiveBigIntegerField(default=0)
+    started_at = models.DateTimeField(auto_now_add=True)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("session", "seq")
+        verbose_name = _("step")
+        verbose_name_plural = _("steps")
+        constraints = (
+            models.UniqueConstraint(fields=["session", "seq"], name="step_seq"),
+            models.UniqueConstraint(
+                fields=["session", "turn", "index"],
+                condition=models.Q(kind="call"),
+                name="step_call_once",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.seq} {self.kind} {self.state}"
+
+
+class Inbox(models.Model):
+    """Something for a session from outside: a message, or the wish to cancel."""
+
+    class Kind(models.TextChoices):
+        """What is asked."""
+
+        MESSAGE = "message", _("message")
+        CANCEL = "cancel", _("cancel")
+
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="inbox")
+    kind = models.CharField(max_length=10, choices=Kind)
+    payload = models.JSONField(default=dict)
+    actor_kind = models.CharField(max_length=10)
+    actor_id = models.CharField(max_length=255)
+    actor = models.CharField(max_length=255)
+    created_at = models.DateTimeField(auto_now_add=True)
+    taken_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ("pk",)
+        verbose_name = _("inbox item")
+        verbose_name_plural = _("inbox")
+        indexes = (models.Index(fields=["session", "taken_at"], name="inbox_by_session"),)
+
+    def __str__(self) -> str:
+        return f"{self.kind} → {self.session_id}"

@@ -1,0 +1,184 @@
+"""Make, change and remove agents and model endpoints: the one way for every surface, audited."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, models
+from django.utils.text import slugify
+
+from agents.models import Agent, ModelEndpoint, ToolPolicy
+from bonobot.ledger.changes import change
+from bonobot.lib.egress import EgressDenied, check_url
+from bonobot.lib.masking import MASK
+from bonobot.lib.problems import Conflict, Invalid
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from mcp_servers.models import Server
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSpec:
+    """What a person says about an agent; what is None stays as it is (or at its default)."""
+
+    name: str
+    slug: str | None = None
+    description: str | None = None
+    instructions: str | None = None
+    model_endpoint: ModelEndpoint | None = None
+    enabled: bool | None = None
+    max_turns: int | None = None
+    max_calls: int | None = None
+    max_run_s: int | None = None
+    calls_per_minute: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointSpec:
+    """What a person says about a model endpoint; the API key may be the mask (keep)."""
+
+    name: str
+    kind: str = ModelEndpoint.Kind.OPENAI
+    base_url: str = ""
+    model: str = ""
+    api_key: str = MASK
+    allow_private: bool = False
+    timeout_s: int = 120
+    input_price: int | None = None
+    output_price: int | None = None
+
+
+def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
+    """Make an agent with the policy mode `none`; raises `Conflict` (`name_taken`), `Invalid`."""
+    principal.require(Action.MANAGE_AGENTS)
+    agent = Agent(organization_id=principal.organization_id)
+    _put(agent, spec)
+    agent.slug = agent.slug or slugify(spec.name)[:64]
+    if agent.model_endpoint_id is None:
+        agent.model_endpoint = _default_endpoint(principal)
+    with change(**_what(principal, agent, "agent_added")):
+        _save(agent)
+        ToolPolicy.objects.create(organization_id=agent.organization_id, agent=agent)
+    return agent
+
+
+def alter_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
+    """Change an agent; it holds on the very next call and turn."""
+    principal.require(Action.MANAGE_AGENTS)
+    changed = _put(agent, spec)
+    with change(**_what(principal, agent, "agent_changed", {"changed": changed})):
+        _save(agent)
+    return agent
+
+
+def remove_agent(principal: Principal, agent: Agent) -> None:
+    """Delete an agent with its sessions, bindings and private servers; the audit stays."""
+    principal.require(Action.MANAGE_AGENTS)
+    with change(**_what(principal, agent, "agent_removed")):
+        Server.objects.in_scope(agent.pk).delete()
+        agent.delete()
+
+
+def save_endpoint(
+    principal: Principal, spec: EndpointSpec, endpoint: ModelEndpoint | None = None
+) -> ModelEndpoint:
+    """Make or change a model endpoint; a URL is checked like a server's."""
+    principal.require(Action.MANAGE_AGENTS)
+    if spec.allow_private and not (endpoint and endpoint.allow_private):
+        principal.require(Action.ALLOW_PRIVATE_ADDRESS)
+    if spec.kind == ModelEndpoint.Kind.OPENAI:
+        _checked_url(spec)
+    action = "model_endpoint_changed" if endpoint else "model_endpoint_added"
+    endpoint = endpoint or ModelEndpoint(organization_id=principal.organization_id)
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        if field.name != "api_key":
+            setattr(endpoint, field.name, value)
+        elif value != MASK:
+            endpoint.api_key = value
+    endpoint.slug = endpoint.slug or slugify(spec.name)[:64]
+    with change(**_what(principal, endpoint, action)):
+        _save(endpoint)
+    return endpoint
+
+
+def _checked_url(spec: EndpointSpec) -> None:
+    try:
+        check_url(spec.base_url, allow_private=spec.allow_private)
+    except EgressDenied as problem:
+        problem.field = "base_url"
+        raise
+    if not spec.model.strip():
+        raise Invalid(
+            "The endpoint needs a model.", field="model", remedy="Write the model's name there."
+        )
+
+
+def _put(agent: Agent, spec: AgentSpec) -> list[str]:
+    """Set what the specification says; return the names of the fields that changed."""
+    said = {f.name: getattr(spec, f.name) for f in fields(spec)}
+    changed = []
+    for name, value in said.items():
+        column = f"{name}_id" if name == "model_endpoint" else name
+        given = value.pk if name == "model_endpoint" and value else value
+        if value is not None and getattr(agent, column) != given:
+            setattr(agent, name, value)
+            changed.append(name)
+    if agent.model_endpoint_id and agent.model_endpoint.organization_id != agent.organization_id:
+        raise Invalid(
+            "There is no such model endpoint here.",
+            field="model_endpoint",
+            remedy="Choose one of this organization's endpoints.",
+        )
+    return changed
+
+
+def _default_endpoint(principal: Principal) -> ModelEndpoint:
+    mine = ModelEndpoint.objects.for_organization(principal.organization_id)
+    if found := mine.order_by("created_at").first():
+        return found
+    raise Invalid(
+        "The agent needs a model endpoint, and the organization has none.",
+        code="no_model_endpoint",
+        field="model_endpoint",
+        remedy="Make a model endpoint first; the kind `offline` needs nothing.",
+    )
+
+
+def _save(row: models.Model) -> None:
+    """Validate and save; the first field that doesn't hold is named."""
+    try:
+        row.full_clean()
+    except ValidationError as error:
+        field, messages = next(iter(error.message_dict.items()))
+        taken = "unique" in {e.code for e in error.error_dict.get(field, [])} or field == "__all__"
+        problem = Conflict if taken else Invalid
+        raise problem(
+            f"{messages[0]}",
+            code="name_taken" if taken else "invalid",
+            field="name" if field == "__all__" else field,
+            remedy="Change this field.",
+        ) from None
+    try:
+        row.save()
+    except IntegrityError:
+        raise Conflict(
+            "There is one of this name already.",
+            code="name_taken",
+            field="name",
+            remedy="Choose another name.",
+        ) from None
+
+
+def _what(
+    principal: Principal, row: Any, action: str, details: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return {
+        "organization_id": row.organization_id,
+        "actor": principal.actor,
+        "action": action,
+        "resource_type": row._meta.model_name,
+        "resource_id": str(row.pk),
+        "resource_name": row.name,
+        "details": details or {},
+    }

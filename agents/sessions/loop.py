@@ -1,0 +1,292 @@
+"""The loop: messages in, model turns, calls through the door, until the model has answered.
+
+Everything that the loop needs to go on is in the rows, so another runner can take over at any
+point. What a dead holder had begun and not finished is `unknown`: it is told to the model and not
+repeated.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from uuid import UUID
+
+from agents import calls
+from agents.governance.snapshots import Snapshot, snapshots
+from agents.llm import port
+from agents.models import Agent, Session, Step
+from agents.sessions import rows
+from agents.sessions.prompts import instructions
+from agents.sessions.runners import Hold, Lost
+from agents.sessions.turns import Turn
+from bonobot.ledger.entries import Settlement
+from bonobot.ledger.writer import writer
+from bonobot.lib.problems import Problem
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Role
+from mcp_servers.models import Server
+
+logger = logging.getLogger(__name__)
+
+INTERRUPTED = (
+    "Nobody knows whether this call ran: the process that made it ended before the answer. "
+    "It was not repeated."
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run needs of its rows, read once at its start."""
+
+    session: Session
+    agent: Agent
+    endpoint: port.Endpoint
+    principal: Principal
+    unavailable: tuple[str, ...]
+
+
+class Bound(Problem):
+    """A run came to one of its bounds: turns, calls or time per message."""
+
+    code = "turns_exhausted"
+    status = 422
+
+
+async def run(hold: Hold) -> None:
+    """Run a held session until it rests; the outcome is in its rows."""
+    orm = runtime().orm
+    try:
+        await _recover(hold)
+        setting = await orm(_setting, hold)
+        await _notices(hold, setting)
+        async with asyncio.timeout(setting.agent.max_run_s):
+            await _converse(hold, setting)
+        await orm(rows.close, hold, Session.Status.DONE)
+    except Lost:
+        logger.warning("session %s is held by another runner now", hold.session_id)
+    except TimeoutError:
+        await _fail(hold, Bound("The time for one message is over.", code="time_exhausted"))
+    except Problem as problem:
+        await _fail(hold, problem)
+    finally:
+        await asyncio.shield(calls.release(_holder(hold)))
+
+
+async def cancel(hold: Hold) -> None:
+    """Write that a person cancelled the run; what was begun is closed as unknown."""
+    orm = runtime().orm
+    try:
+        await _recover(hold)
+        await orm(rows.take_cancels, hold)
+        await orm(rows.append, hold, Step.Kind.END, {"code": "cancelled"})
+        await orm(rows.close, hold, Session.Status.CANCELLED, code="cancelled")
+    except Lost:
+        logger.warning("session %s was lost before it could be cancelled", hold.session_id)
+
+
+async def _fail(hold: Hold, problem: Problem) -> None:
+    orm = runtime().orm
+    try:
+        await _recover(hold)
+        await orm(rows.append, hold, Step.Kind.END, problem.as_dict())
+        detail = f"{problem} {problem.remedy}".strip()
+        await orm(rows.close, hold, Session.Status.FAILED, code=problem.code, detail=detail)
+    except Lost:
+        logger.warning("session %s was lost before it could be closed", hold.session_id)
+
+
+async def _recover(hold: Hold) -> None:
+    """Close what was begun and never finished: by a dead holder, or by this one's own end."""
+    orm = runtime().orm
+    past = await orm(rows.history, hold.session_id)
+    organization_id = await orm(_organization, hold.session_id)
+    for step in past.pending:
+        if step.call_id is not None:
+            # The reservation stands as it was made: what was sent may have cost all of it.
+            await writer().settle_async(
+                Settlement(
+                    call_id=step.call_id,
+                    organization_id=organization_id,
+                    outcome="unknown",
+                    duration_ms=0,
+                    details={"code": "holder_died"},
+                    actuals=(),
+                )
+            )
+        state = Step.State.UNKNOWN if step.kind == Step.Kind.CALL else Step.State.FAILED
+        payload = {**step.payload, "text": step.payload.get("text") or INTERRUPTED}
+        await orm(rows.finish, hold, step, state, payload)
+
+
+def _organization(session_id: UUID) -> UUID:
+    return Session.objects.values_list("organization_id", flat=True).get(pk=session_id)
+
+
+def _setting(hold: Hold) -> Setting:
+    session = Session.objects.select_related("agent__model_endpoint").get(pk=hold.session_id)
+    agent = session.agent
+    stored = agent.model_endpoint
+    return Setting(
+        session=session,
+        agent=agent,
+        endpoint=port.Endpoint(
+            kind=stored.kind,
+            base_url=stored.base_url,
+            api_key=stored.api_key.open() if stored.api_key else "",
+            model=stored.model,
+            timeout_s=stored.timeout_s,
+            allow_private=stored.allow_private,
+            input_price=stored.input_price,
+            output_price=stored.output_price,
+        ),
+        principal=Principal(
+            kind="session",
+            id=str(session.pk),
+            label=session.started_by,
+            organization_id=session.organization_id,
+            role=Role.MEMBER,
+            agent_id=agent.pk,
+            token_id=session.token_id,
+        ),
+        unavailable=tuple(_unavailable(agent)),
+    )
+
+
+def _unavailable(agent: Agent) -> list[str]:
+    """Name the agent's servers that don't answer now, and why (FEATURES A7)."""
+    troubled = Server.objects.enabled().filter(
+        pk__in=agent.bindings.filter(enabled=True).values("server"),
+        status__in=(Server.Status.ERROR, Server.Status.NEEDS_REAUTH),
+    )
+    never = Server.objects.enabled().filter(
+        pk__in=agent.bindings.filter(enabled=True).values("server"), discovered_at=None
+    )
+    return [
+        f"{server.name} ({server.status_code or 'not discovered yet'})"
+        for server in troubled | never
+    ]
+
+
+async def _notices(hold: Hold, setting: Setting) -> None:
+    for name in setting.unavailable:
+        logger.warning("session %s: server %s is not reachable", hold.session_id, name)
+        await runtime().orm(
+            rows.append,
+            hold,
+            Step.Kind.NOTICE,
+            {"code": "server_unreachable", "text": f"The server {name} is not reachable now."},
+        )
+
+
+async def _converse(hold: Hold, setting: Setting) -> None:
+    orm = runtime().orm
+    model = port.model_for(setting.endpoint)
+    await orm(rows.take_messages, hold)
+    while True:
+        past = await orm(rows.history, hold.session_id)
+        if not past.messages:
+            return
+        _within_turns(setting.agent, past)
+        snapshot = await orm(snapshots().current, "agent", setting.agent.pk)
+        turn = Turn(hold, setting.principal, snapshot, setting.endpoint)
+        reply = await turn.take(
+            model,
+            past.messages,
+            number=past.turn + 1,
+            instructions=instructions(setting.agent.instructions, snapshot, setting.unavailable),
+            tools=_specs(snapshot),
+        )
+        if reply.calls:
+            _within_calls(setting.agent, past, len(reply.calls))
+            await _call_all(hold, setting, past.turn + 1, reply.calls)
+        elif not await orm(rows.take_messages, hold):
+            await orm(rows.append, hold, Step.Kind.END, {"answer": reply.text})
+            return
+
+
+def _specs(snapshot: Snapshot) -> list[port.ToolSpec]:
+    return [
+        port.ToolSpec(tool.name, tool.description[:1024], tool.input_schema)
+        for tool in snapshot.offered()
+    ]
+
+
+def _within_turns(agent: Agent, past: rows.History) -> None:
+    if past.turns_since_message >= agent.max_turns:
+        raise Bound(
+            f"The model took {past.turns_since_message} turns without an answer.",
+            code="turns_exhausted",
+            remedy="Ask for less at once, or raise the agent's turns per message.",
+        )
+
+
+def _within_calls(agent: Agent, past: rows.History, more: int) -> None:
+    if past.calls_since_message + more > agent.max_calls:
+        raise Bound(
+            f"The model asked for more than {agent.max_calls} calls.",
+            code="calls_exhausted",
+            remedy="Ask for less at once, or raise the agent's calls per message.",
+        )
+
+
+async def _call_all(
+    hold: Hold, setting: Setting, turn: int, asked: tuple[port.ToolCall, ...]
+) -> None:
+    """Make the calls of one turn beside each other; one that fails doesn't disturb the rest."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in asked:
+                group.create_task(_call(hold, setting, turn, one))
+    except BaseExceptionGroup as failures:
+        # What isn't a call's own failure ends the run, and all tasks fail for the same reason.
+        raise failures.exceptions[0] from failures
+
+
+async def _call(hold: Hold, setting: Setting, turn: int, asked: port.ToolCall) -> None:
+    orm = runtime().orm
+    request = calls.Request(
+        principal=setting.principal,
+        tool=asked.name,
+        arguments=asked.arguments or {},
+        via="session",
+        holder=_holder(hold),
+        agent_id=setting.agent.pk,
+        session_id=hold.session_id,
+    )
+    shown = {"name": asked.name, "arguments": asked.arguments}
+    step = await orm(
+        rows.append,
+        hold,
+        Step.Kind.CALL,
+        shown,
+        state=Step.State.INTENT,
+        turn=turn,
+        index=asked.index,
+        call_id=request.call_id,
+    )
+    state, found = await _made(request, asked)
+    await orm(rows.finish, hold, step, state, shown | found, calls=1)
+
+
+async def _made(request: calls.Request, asked: port.ToolCall) -> tuple[str, dict[str, object]]:
+    """Make the call and return how the step ends: refusals and failures are for the model too."""
+    if asked.arguments is None:
+        text = f"The arguments are not a JSON object: {asked.raw_arguments[:200]}"
+        return Step.State.FAILED, {"text": text, "code": "invalid_arguments"}
+    try:
+        outcome = await calls.call(request)
+    except Problem as problem:
+        text = f"{problem} {problem.remedy}".strip()
+        return Step.State.FAILED, {"text": text, "code": problem.code, "rule": problem.rule}
+    states = {"ok": Step.State.DONE, "unknown": Step.State.UNKNOWN}
+    return states.get(outcome.outcome, Step.State.FAILED), {
+        "text": outcome.text,
+        "code": outcome.code,
+        "server": outcome.server_name,
+        "tool": outcome.own_name,
+        "duration_ms": outcome.duration_ms,
+    }
+
+
+def _holder(hold: Hold) -> str:
+    return f"session:{hold.session_id}"

@@ -1,0 +1,157 @@
+"""What others may ask of a session: start one, send a message, cancel. They write inbox rows."""
+
+from pathlib import Path
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from agents.models import Agent, Inbox, Session
+from agents.sessions.nudges import nudge
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action, Role
+
+MESSAGE_LENGTH = 100_000
+TITLE_LENGTH = 80
+
+
+def start(principal: Principal, agent: Agent, text: str, *, working_dir: str = "") -> Session:
+    """Start a session with a first message; a worker takes it from here.
+
+    Raises `Forbidden`, `NotFound` (an agent that isn't the principal's), `Invalid` (empty text),
+    `Conflict` (code `agent_disabled`).
+    """
+    _may_run(principal, agent)
+    _checked(text)
+    session = Session(
+        organization_id=agent.organization_id,
+        agent=agent,
+        title=" ".join(text.split())[:TITLE_LENGTH],
+        started_by_kind=principal.kind,
+        started_by_id=principal.id,
+        started_by=principal.label,
+        token_id=principal.token_id,
+        working_dir=_working_dir(principal, working_dir),
+    )
+    with change(
+        organization_id=agent.organization_id,
+        actor=principal.actor,
+        action="session_started",
+        resource_type="session",
+        resource_id=str(session.pk),
+        resource_name=session.title,
+        details={"agent_id": str(agent.pk), "agent": agent.slug},
+        governed=False,
+    ):
+        session.save()
+        _leave(principal, session, Inbox.Kind.MESSAGE, {"text": text})
+    nudge(session.pk)
+    return session
+
+
+def send(principal: Principal, session: Session, text: str) -> None:
+    """Add a message to a session; a resting one is queued again."""
+    _may_run(principal, session.agent)
+    _checked(text)
+    with transaction.atomic():
+        _leave(principal, session, Inbox.Kind.MESSAGE, {"text": text})
+        resting = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+        Session.objects.filter(pk=session.pk, status__in=resting).update(
+            status=Session.Status.QUEUED,
+            error_code="",
+            error_detail="",
+            finished_at=None,
+            updated_at=timezone.now(),
+        )
+    nudge(session.pk)
+
+
+def cancel(principal: Principal, session: Session) -> bool:
+    """Ask for a session to be cancelled; tell whether there was anything to cancel."""
+    _may_run(principal, session.agent)
+    now = timezone.now()
+    with transaction.atomic():
+        queued = Session.objects.filter(pk=session.pk, status=Session.Status.QUEUED)
+        if queued.update(status=Session.Status.CANCELLED, finished_at=now, updated_at=now):
+            Inbox.objects.filter(session=session, taken_at=None).update(taken_at=now)
+            return True
+        if not Session.objects.filter(pk=session.pk, status=Session.Status.RUNNING).exists():
+            return False
+        _leave(principal, session, Inbox.Kind.CANCEL, {})
+        return True
+
+
+def may_run(principal: Principal, agent: Agent) -> bool:
+    """Tell whether the principal may run this agent: members need it given to them."""
+    if agent.organization_id != principal.organization_id:
+        return False
+    if principal.agent_id not in (None, agent.pk) or not principal.may(Action.RUN_AGENTS):
+        return False
+    if principal.platform_admin or principal.role != Role.MEMBER:
+        return True
+    if principal.kind == "token":
+        return principal.agent_id == agent.pk
+    return agent.members.filter(pk=principal.id).exists()
+
+
+def _may_run(principal: Principal, agent: Agent) -> None:
+    if agent.organization_id != principal.organization_id:
+        raise NotFound(f"There is no agent {str(agent.pk)!r} here.", field="agent")
+    if not may_run(principal, agent):
+        raise Forbidden(
+            f"You may not run the agent `{agent.slug}`.",
+            rule="role:run_agents",
+            remedy="An operator or owner can give it to you.",
+        )
+    if not agent.enabled:
+        raise Conflict(
+            f"The agent `{agent.slug}` is switched off.",
+            code="agent_disabled",
+            remedy="An operator or owner can switch it on.",
+        )
+
+
+def _checked(text: str) -> None:
+    if not text.strip():
+        raise Invalid(
+            "The message is empty.", field="text", remedy="Write what the agent is to do."
+        )
+    if len(text) > MESSAGE_LENGTH:
+        raise Invalid(
+            f"The message has {len(text)} characters.",
+            field="text",
+            remedy=f"At most {MESSAGE_LENGTH} are taken.",
+        )
+
+
+def _working_dir(principal: Principal, path: str) -> str:
+    """Return the absolute folder; only a platform administrator attaches one."""
+    if not path:
+        return ""
+    if not principal.platform_admin:
+        raise Forbidden(
+            "Only a platform administrator may attach a folder of this host.",
+            rule="platform_admin",
+            remedy="Leave `working_dir` out.",
+        )
+    folder = Path(path).expanduser().resolve()
+    if not folder.is_dir():
+        raise Invalid(
+            f"There is no folder {str(folder)!r}.",
+            field="working_dir",
+            remedy="Name an existing folder.",
+        )
+    return str(folder)
+
+
+def _leave(principal: Principal, session: Session, kind: str, payload: dict[str, Any]) -> None:
+    Inbox.objects.create(
+        session=session,
+        kind=kind,
+        payload=payload,
+        actor_kind=principal.kind,
+        actor_id=principal.id,
+        actor=principal.label,
+    )

@@ -1,0 +1,163 @@
+"""The rows of a running session: read for resuming, written only under the holder's fence."""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F, Max
+from django.utils import timezone
+
+from agents.llm import port
+from agents.models import Inbox, Session, Step
+from agents.sessions.runners import Hold, Lost
+
+
+@dataclass(frozen=True)
+class History:
+    """What a session's rows say: the conversation so far and where it stopped."""
+
+    messages: tuple[port.Message, ...]
+    turn: int
+    turns_since_message: int
+    calls_since_message: int
+    pending: tuple[Step, ...]
+    last_user_text: str
+
+
+def append(
+    hold: Hold,
+    kind: str,
+    payload: dict[str, Any],
+    *,
+    state: str = Step.State.DONE,
+    turn: int = 0,
+    index: int = 0,
+    call_id: UUID | None = None,
+) -> Step:
+    """Append one step; raises `Lost` when this holder is no longer the holder."""
+    with transaction.atomic():
+        # The conditional update locks the session's row: steps are numbered one after the other.
+        _hold(hold)
+        last = Step.objects.filter(session_id=hold.session_id).aggregate(last=Max("seq"))["last"]
+        return Step.objects.create(
+            session_id=hold.session_id,
+            seq=(last or 0) + 1,
+            kind=kind,
+            state=state,
+            turn=turn,
+            index=index,
+            call_id=call_id,
+            payload=payload,
+            fence=hold.fence,
+            finished_at=None if state == Step.State.INTENT else timezone.now(),
+        )
+
+
+def finish(hold: Hold, step: Step, state: str, payload: dict[str, Any], **counts: int) -> None:
+    """Write a step's outcome and add `counts` to the session; raises `Lost`."""
+    with transaction.atomic():
+        _hold(hold, **counts)
+        Step.objects.filter(pk=step.pk, state=Step.State.INTENT).update(
+            state=state, payload=payload, finished_at=timezone.now()
+        )
+
+
+def show_partial(hold: Hold, step: Step, text: str) -> None:
+    """Let watchers see what the model has written so far."""
+    Step.objects.filter(pk=step.pk, fence=hold.fence, state=Step.State.INTENT).update(
+        payload={"text": text}
+    )
+
+
+def close(hold: Hold, status: str, *, code: str = "", detail: str = "") -> None:
+    """End the run: the session rests in `status`, unless a new message has come meanwhile."""
+    with transaction.atomic():
+        waiting = Inbox.objects.filter(
+            session_id=hold.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None
+        ).exists()
+        again = waiting and status != Session.Status.CANCELLED
+        changed = Session.objects.filter(pk=hold.session_id, fence=hold.fence).update(
+            status=Session.Status.QUEUED if again else status,
+            error_code=code,
+            error_detail=detail,
+            runner=None,
+            finished_at=timezone.now(),
+            updated_at=timezone.now(),
+        )
+        if not changed:
+            raise Lost
+
+
+def take_messages(hold: Hold) -> bool:
+    """Move waiting messages from the inbox into steps; tell whether there were any."""
+    with transaction.atomic():
+        _hold(hold)
+        waiting = list(
+            Inbox.objects.filter(session_id=hold.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None)
+        )
+        for item in waiting:
+            append(hold, Step.Kind.MESSAGE, {"text": item.payload["text"], "by": item.actor})
+            Inbox.objects.filter(pk=item.pk).update(taken_at=timezone.now())
+    return bool(waiting)
+
+
+def cancelled(runner_id: UUID) -> set[UUID]:
+    """Return the sessions of this runner that someone wants cancelled (one query)."""
+    wishes = Inbox.objects.filter(
+        session__runner_id=runner_id, kind=Inbox.Kind.CANCEL, taken_at=None
+    )
+    return set(wishes.values_list("session_id", flat=True))
+
+
+def take_cancels(hold: Hold) -> bool:
+    """Mark the wish to cancel as fulfilled; tell whether there was one."""
+    wishes = Inbox.objects.filter(session_id=hold.session_id, kind=Inbox.Kind.CANCEL, taken_at=None)
+    return bool(wishes.update(taken_at=timezone.now()))
+
+
+def history(session_id: UUID) -> History:
+    """Read the conversation from the steps."""
+    messages: list[port.Message] = []
+    pending: list[Step] = []
+    turn = turns = calls = 0
+    text = ""
+    for step in Step.objects.filter(session_id=session_id).order_by("seq"):
+        if step.state == Step.State.INTENT:
+            pending.append(step)
+        if step.kind == Step.Kind.MESSAGE:
+            text, turns, calls = step.payload["text"], 0, 0
+            messages.append(port.user_message(text))
+        elif step.kind == Step.Kind.MODEL:
+            turn = max(turn, step.turn)
+            turns += 1
+            if step.state == Step.State.DONE:
+                messages.append(step.payload["message"])
+        elif step.kind == Step.Kind.CALL:
+            calls += 1
+            if step.state != Step.State.INTENT:
+                messages.append(_answer(step))
+    return History(tuple(messages), turn, turns, calls, tuple(pending), text)
+
+
+def _answer(step: Step) -> port.Message:
+    payload = step.payload
+    return port.tool_result(
+        port.call_id(step.turn, step.index),
+        payload["name"],
+        payload.get("text", ""),
+        is_error=step.state != Step.State.DONE,
+    )
+
+
+def _hold(hold: Hold, **counts: int) -> None:
+    """Touch the session under the fence; raises `Lost` when it is no longer ours."""
+    values: dict[str, Any] = {name: F(name) + count for name, count in counts.items()}
+    mine = Session.objects.filter(
+        pk=hold.session_id,
+        fence=hold.fence,
+        runner_id=hold.runner_id,
+        status=Session.Status.RUNNING,
+    )
+    if not mine.update(updated_at=timezone.now(), **values):
+        raise Lost

@@ -1,0 +1,105 @@
+"""This process as a runner: it beats, takes sessions onto the loop, and lets go in order."""
+
+import asyncio
+import logging
+import os
+from time import monotonic
+from uuid import UUID
+
+from agents.sessions import loop, rows, runners
+from agents.sessions.runners import Hold
+from bonobot.lib.runtime import runtime
+
+logger = logging.getLogger(__name__)
+
+# Cancel wishes are looked for this often: one query for all sessions of the process.
+WATCH_S = 1.0
+# A loop that didn't tick for this long is stuck, and must not keep its leases.
+STUCK_S = 5.0
+
+
+class SessionRunner:
+    """Runs sessions on the process's loop under one heartbeat row."""
+
+    def __init__(self) -> None:
+        self.runner_id: UUID | None = None
+        self._tasks: dict[UUID, asyncio.Task[None]] = {}
+        self._holds: dict[UUID, Hold] = {}
+        self._cancelled: set[UUID] = set()
+        self._draining = False
+        self._watch: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Register this process and start its heartbeat; again is harmless."""
+        if self.runner_id is None:
+            self.runner_id = await runtime().orm(runners.register)
+            self._watch = asyncio.create_task(self._beat(), name="runner heartbeat")
+            runtime().on_close(self.drain)
+
+    async def take(self, session_id: UUID) -> asyncio.Task[None] | None:
+        """Claim a session and run it; None when there is nothing for us to do."""
+        await self.begin()
+        if self._draining or session_id in self._tasks or self.runner_id is None:
+            return None
+        hold = await runtime().orm(runners.claim, session_id, self.runner_id)
+        if hold is None or session_id in self._tasks:
+            return None
+        self._holds[session_id] = hold
+        task = asyncio.create_task(self._run(hold), name=f"session {session_id}")
+        self._tasks[session_id] = task
+        return task
+
+    async def _run(self, hold: Hold) -> None:
+        again = False
+        try:
+            await loop.run(hold)
+            again = True
+        except asyncio.CancelledError:
+            if hold.session_id in self._cancelled:
+                await loop.cancel(hold)
+            else:
+                await runtime().orm(runners.hand_back, hold)
+        finally:
+            self._tasks.pop(hold.session_id, None)
+            self._holds.pop(hold.session_id, None)
+            self._cancelled.discard(hold.session_id)
+        if again:
+            # A message that came while the run ended queued the session again.
+            await self.take(hold.session_id)
+
+    async def _beat(self) -> None:
+        last = 0.0
+        while self.runner_id is not None:
+            if monotonic() - last >= runners.BEAT_S and monotonic() - runtime().ticked_at < STUCK_S:
+                await runtime().orm(runners.beat, self.runner_id)
+                last = monotonic()
+            if self._tasks:
+                await self._fulfil_cancels(self.runner_id)
+            await asyncio.sleep(WATCH_S)
+
+    async def _fulfil_cancels(self, runner_id: UUID) -> None:
+        for session_id in await runtime().orm(rows.cancelled, runner_id):
+            if task := self._tasks.get(session_id):
+                self._cancelled.add(session_id)
+                task.cancel()
+
+    async def drain(self) -> None:
+        """Stop taking sessions, hand back those that run, and retire."""
+        self._draining = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._watch is not None:
+            self._watch.cancel()
+        if self.runner_id is not None:
+            await runtime().orm(runners.retire, self.runner_id)
+            self.runner_id = None
+
+
+_RUNNERS: dict[int, SessionRunner] = {}
+
+
+def session_runner() -> SessionRunner:
+    """Return this process's runner (a forked child gets its own)."""
+    return _RUNNERS.setdefault(os.getpid(), SessionRunner())

@@ -1,0 +1,99 @@
+"""Runners: processes that run sessions, and the lease that their heartbeat is (DESIGN section 3).
+
+A runner beats once in five seconds, only while its loop ticks. A session names its runner and a
+fence that each new holder raises by one; whoever holds an older fence can write nothing any more.
+"""
+
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db.models import F, Q
+from django.utils import timezone
+
+from agents.models import Runner, Session
+
+logger = logging.getLogger(__name__)
+
+LEASE = timedelta(seconds=15)
+BEAT_S = 5.0
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A holder's right to write: the session, who holds it, and the fence it was given."""
+
+    session_id: UUID
+    runner_id: UUID
+    fence: int
+
+
+class Lost(Exception):
+    """The lease was lost: someone else holds the session, and this holder must stop."""
+
+
+def register() -> UUID:
+    """Make this process's runner row and return its id."""
+    runner = Runner.objects.create(
+        host=socket.gethostname(), pid=os.getpid(), beat_at=timezone.now()
+    )
+    return runner.pk
+
+
+def beat(runner_id: UUID) -> None:
+    """Renew the lease on everything this runner holds."""
+    Runner.objects.filter(pk=runner_id).update(beat_at=timezone.now())
+
+
+def retire(runner_id: UUID) -> None:
+    """Say that this runner stopped in an orderly way; what it still holds is free at once."""
+    Runner.objects.filter(pk=runner_id).update(stopped_at=timezone.now())
+
+
+def deadline() -> datetime:
+    """Return the moment before which a heartbeat is too old."""
+    return timezone.now() - LEASE
+
+
+def any_alive() -> bool:
+    """Tell whether some process would take a queued session."""
+    return Runner.objects.filter(stopped_at=None, beat_at__gt=deadline()).exists()
+
+
+def _abandoned() -> Q:
+    free = Q(runner=None) | Q(runner__stopped_at__isnull=False)
+    return Q(status=Session.Status.RUNNING) & (free | Q(runner__beat_at__lt=deadline()))
+
+
+def claim(session_id: UUID, runner_id: UUID) -> Hold | None:
+    """Take a queued or abandoned session; None when it is somebody else's, or needs nothing."""
+    open_to_claim = Q(status=Session.Status.QUEUED) | _abandoned()
+    fence = (
+        Session.objects.filter(open_to_claim, pk=session_id).values_list("fence", flat=True).first()
+    )
+    if fence is None:
+        return None
+    # The fence in the condition makes two claims of the same state exclude each other.
+    mine = Session.objects.filter(pk=session_id, fence=fence).update(
+        runner_id=runner_id,
+        fence=F("fence") + 1,
+        status=Session.Status.RUNNING,
+        updated_at=timezone.now(),
+    )
+    return Hold(session_id, runner_id, fence + 1) if mine else None
+
+
+def hand_back(hold: Hold) -> None:
+    """Queue a session again that this holder can't finish (an orderly stop)."""
+    Session.objects.filter(pk=hold.session_id, fence=hold.fence).update(
+        runner=None, status=Session.Status.QUEUED
+    )
+
+
+def forgotten(queued_before: timedelta = timedelta(seconds=10)) -> list[UUID]:
+    """Return sessions that nobody runs although someone should: the sweep nudges for them."""
+    waiting = Q(status=Session.Status.QUEUED, updated_at__lt=timezone.now() - queued_before)
+    return list(Session.objects.filter(waiting | _abandoned()).values_list("pk", flat=True)[:500])

@@ -1,0 +1,1 @@
+"""Who: users, organizations, memberships with roles, tokens; the principal behind every request."""

@@ -1,0 +1,56 @@
+"""Which organization a request works in, and the principal that results.
+
+A token belongs to one organization. A person with several chooses by the header
+`Bonobot-Organization` (a slug) or, in the admin, by the switcher that the session remembers.
+"""
+
+from typing import Any
+
+from django.http import HttpRequest
+
+from bonobot.lib.problems import Forbidden, NotFound
+from bonobot.tenancy.models import Organization, Token, User
+from bonobot.tenancy.principals import Principal, principal_for_token, principal_for_user
+
+HEADER = "Bonobot-Organization"
+SESSION_KEY = "organization"
+
+
+def organization_of(request: HttpRequest) -> Organization:
+    """Return the organization that a signed-in person works in.
+
+    Raises `NotFound` for a name that isn't theirs and `Forbidden` when they belong to none.
+    """
+    user: Any = request.user
+    mine = Organization.objects.of_user(user)
+    if slug := request.headers.get(HEADER):
+        if found := mine.filter(slug=slug).first():
+            return found
+        raise NotFound(
+            f"There is no organization {slug!r} for you.",
+            field=HEADER,
+            remedy="Leave the header out, or name one of your organizations.",
+        )
+    remembered = mine.filter(slug=request.session.get(SESSION_KEY, "")).first()
+    chosen = remembered or mine.first()
+    if chosen is None:
+        raise Forbidden(
+            "You belong to no organization yet.",
+            rule="membership",
+            remedy="Ask an owner for an invitation, or create one with `bonobot up`.",
+        )
+    return chosen
+
+
+def principal_of(request: Any) -> Principal:
+    """Return the principal of a Django or DRF request, remembering it on the request."""
+    cached = getattr(request, "bonobot_principal", None)
+    if cached is None:
+        token = getattr(request, "auth", None)
+        if isinstance(token, Token):
+            cached = principal_for_token(token)
+        else:
+            user: User = request.user
+            cached = principal_for_user(user, organization_of(request))
+        request.bonobot_principal = cached
+    return cached

@@ -1,0 +1,117 @@
+"""User, Organization, Membership and Token: the tenants and who acts for them."""
+
+import uuid
+from typing import ClassVar
+
+from django.contrib.auth.models import AbstractUser
+from django.db import models
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet
+
+ROLE_CHOICES = [(role.value, role.value) for role in Role]
+
+
+class User(AbstractUser):
+    """A person. What they may do is said by their memberships, not by Django's permissions."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+
+
+class OrganizationQuerySet(models.QuerySet):
+    """Organizations as a person sees them."""
+
+    def of_user(self, user: User) -> "OrganizationQuerySet":
+        """Keep those that `user` belongs to; a platform administrator sees all."""
+        if user.is_superuser:
+            return self
+        return self.filter(memberships__user=user)
+
+
+class Organization(models.Model):
+    """The tenant: every other row belongs to one, and nothing crosses."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(_("name"), max_length=255)
+    slug = models.SlugField(_("slug"), max_length=64, unique=True)
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    objects = OrganizationQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("name",)
+        verbose_name = _("organization")
+        verbose_name_plural = _("organizations")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Membership(GovernedModel):
+    """A person's role in an organization."""
+
+    organization = models.ForeignKey(
+        Organization, on_delete=models.CASCADE, related_name="memberships"
+    )
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(_("role"), max_length=16, choices=ROLE_CHOICES, default=Role.MEMBER)
+
+    class Meta:
+        verbose_name = _("membership")
+        verbose_name_plural = _("memberships")
+        constraints = (
+            models.UniqueConstraint(fields=["organization", "user"], name="membership_once"),
+            models.CheckConstraint(
+                condition=models.Q(role__in=[role.value for role in Role]), name="membership_role"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.user} · {self.role}"
+
+
+class TokenQuerySet(GovernedQuerySet):
+    """Tokens by their state."""
+
+    def usable(self) -> "TokenQuerySet":
+        """Keep those neither revoked nor expired."""
+        now = timezone.now()
+        alive = models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=now)
+        return self.filter(alive, revoked_at__isnull=True)
+
+
+class Token(GovernedModel):
+    """A key for programs: shown once, kept as a peppered HMAC (FEATURES D7).
+
+    `agent_id` narrows it to one agent; it is a copied id, since agents live above this room.
+    """
+
+    observed_fields: ClassVar[frozenset[str]] = frozenset({"last_used_at"})
+
+    name = models.CharField(_("name"), max_length=255)
+    key = models.CharField(_("key"), max_length=16, unique=True, editable=False)
+    pepper_id = models.PositiveSmallIntegerField(editable=False)
+    digest = models.CharField(max_length=64, editable=False)
+    role = models.CharField(_("role"), max_length=16, choices=ROLE_CHOICES, default=Role.MEMBER)
+    agent_id = models.UUIDField(_("only for agent"), null=True, blank=True)
+    calls_per_minute = models.PositiveIntegerField(_("calls a minute"), null=True, blank=True)
+    expires_at = models.DateTimeField(_("expires"), null=True, blank=True)
+    last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
+    revoked_at = models.DateTimeField(_("revoked"), null=True, blank=True, editable=False)
+
+    objects = TokenQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-created_at",)
+        verbose_name = _("token")
+        verbose_name_plural = _("tokens")
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(role__in=[role.value for role in Role]), name="token_role"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.key}…)"

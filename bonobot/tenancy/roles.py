@@ -1,0 +1,68 @@
+"""Who may do what: one table of role × action, used by every surface (DESIGN section 6).
+
+The table is the rule; the documentation and the tests are made from it. A platform administrator
+(Django superuser) may do everything in every organization, and alone may touch what `PLATFORM_ONLY`
+names: whoever can set a command line can run code on the host.
+"""
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """A person's or token's part in one organization."""
+
+    OWNER = "owner"
+    OPERATOR = "operator"
+    REVIEWER = "reviewer"
+    AUDITOR = "auditor"
+    MEMBER = "member"
+
+
+class Action(StrEnum):
+    """Something that a role may do."""
+
+    VIEW = "view"
+    VIEW_AUDIT = "view_audit"
+    MANAGE_SERVERS = "manage_servers"
+    MANAGE_AGENTS = "manage_agents"
+    APPROVE_DEFINITIONS = "approve_definitions"
+    CALL_TOOLS = "call_tools"
+    RUN_AGENTS = "run_agents"
+    MANAGE_TOKENS = "manage_tokens"
+    MANAGE_MEMBERS = "manage_members"
+    MANAGE_ORGANIZATION = "manage_organization"
+    MANAGE_LAUNCHERS = "manage_launchers"
+    ALLOW_PRIVATE_ADDRESS = "allow_private_address"
+    TRUST_ALL_CHANGES = "trust_all_changes"
+
+
+PLATFORM_ONLY = frozenset(
+    {Action.MANAGE_LAUNCHERS, Action.ALLOW_PRIVATE_ADDRESS, Action.TRUST_ALL_CHANGES}
+)
+
+TABLE: dict[Role, frozenset[Action]] = {
+    Role.OWNER: frozenset(Action) - PLATFORM_ONLY,
+    Role.OPERATOR: frozenset(
+        {
+            Action.VIEW,
+            Action.VIEW_AUDIT,
+            Action.MANAGE_SERVERS,
+            Action.MANAGE_AGENTS,
+            Action.CALL_TOOLS,
+            Action.RUN_AGENTS,
+        }
+    ),
+    Role.REVIEWER: frozenset({Action.VIEW, Action.VIEW_AUDIT, Action.APPROVE_DEFINITIONS}),
+    Role.AUDITOR: frozenset({Action.VIEW, Action.VIEW_AUDIT}),
+    Role.MEMBER: frozenset({Action.RUN_AGENTS}),
+}
+
+WHO_MAY: dict[Action, str] = {
+    action: ", ".join(role for role in Role if action in TABLE[role]) or "platform administrator"
+    for action in Action
+}
+
+
+def may(role: Role, action: Action) -> bool:
+    """Tell whether `role` may do `action` in its organization."""
+    return action in TABLE[role]

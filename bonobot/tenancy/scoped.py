@@ -1,0 +1,129 @@
+"""Base models of everything that belongs to an organization.
+
+`OrganizationModel` keeps organizations apart. `GovernedModel` adds the promise of DESIGN section 3:
+each write that can change a decision bumps the organization's policy generation in the same
+transaction, whichever way it is written (save, delete, update, bulk, cascade), so that snapshots
+taken before it are refused at admission.
+"""
+
+import uuid
+from collections.abc import Iterable
+from typing import Any, ClassVar, Self
+
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.ledger.changes import bump
+from bonobot.lib.problems import NotFound
+
+
+class ScopedQuerySet(models.QuerySet):
+    """Rows of one organization at a time."""
+
+    def for_organization(self, organization_id: uuid.UUID) -> Self:
+        """Keep the rows of one organization."""
+        return self.filter(organization_id=organization_id)
+
+    def get_or_404(self, organization_id: uuid.UUID, **lookup: Any) -> Any:
+        """Return the one row of this organization, or raise `NotFound`.
+
+        A row of another organization answers exactly like one that doesn't exist.
+        """
+        try:
+            return self.for_organization(organization_id).get(**lookup)
+        except (self.model.DoesNotExist, ValidationError, ValueError):
+            name = self.model._meta.verbose_name
+            shown = next(iter(lookup.values()), "")
+            raise NotFound(
+                f"There is no {name} {str(shown)!r} here.",
+                field=next(iter(lookup), ""),
+                remedy="Check the id or name, and the organization that you are working in.",
+            ) from None
+
+
+class GovernedQuerySet(ScopedQuerySet):
+    """Set-based writes that bump the generation like single ones do."""
+
+    def update(self, **values: Any) -> int:
+        """Update the rows; bump unless only observed fields change."""
+        if self.model.observed_fields.issuperset(values):
+            return super().update(**values)
+        with transaction.atomic(using=self.db):
+            touched = self._organizations()
+            count = super().update(**values)
+            _bump_all(touched)
+            return count
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete the rows and bump their organizations."""
+        with transaction.atomic(using=self.db):
+            touched = self._organizations()
+            outcome = super().delete()
+            _bump_all(touched)
+            return outcome
+
+    def bulk_create(self, objs: Iterable[Any], *args: Any, **kwargs: Any) -> list[Any]:
+        """Insert the rows and bump their organizations."""
+        objs = list(objs)
+        with transaction.atomic(using=self.db):
+            created = super().bulk_create(objs, *args, **kwargs)
+            _bump_all({obj.organization_id for obj in objs})
+            return created
+
+    def _organizations(self) -> set[uuid.UUID]:
+        return set(self.order_by().values_list("organization_id", flat=True).distinct())
+
+
+def _bump_all(organizations: Iterable[uuid.UUID]) -> None:
+    """Bump in key order: heads are locked in the same order everywhere."""
+    for organization_id in sorted(organizations):
+        bump(organization_id)
+
+
+class OrganizationModel(models.Model):
+    """A row that belongs to exactly one organization."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    organization = models.ForeignKey(
+        "tenancy.Organization", on_delete=models.CASCADE, related_name="+"
+    )
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    updated_at = models.DateTimeField(_("updated"), auto_now=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        abstract = True
+
+
+class GovernedModel(OrganizationModel):
+    """A row that decisions depend on.
+
+    `observed_fields` names the columns that are mere observations (health, last use): writing only
+    those with `update` or `save(update_fields=…)` changes no decision and bumps nothing.
+    """
+
+    observed_fields: ClassVar[frozenset[str]] = frozenset()
+
+    objects = GovernedQuerySet.as_manager()
+
+    class Meta:
+        abstract = True
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """Save, and bump unless `update_fields` names only observed fields."""
+        fields = kwargs.get("update_fields")
+        if fields is not None and self.observed_fields.issuperset(fields):
+            super().save(*args, **kwargs)
+            return
+        with transaction.atomic():
+            super().save(*args, **kwargs)
+            bump(self.organization_id)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        """Delete, with what cascades, and bump."""
+        with transaction.atomic():
+            outcome = super().delete(*args, **kwargs)
+            bump(self.organization_id)
+            return outcome

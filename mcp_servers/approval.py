@@ -1,0 +1,94 @@
+"""Pin definitions: a person approves what a server declared, exactly as they saw it (X3).
+
+The approval names the digest that was shown. A definition that changed in between stays as it was
+and is reported as skipped, so that nobody approves what they didn't read.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.db.models import F
+from django.utils import timezone
+
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Conflict
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from mcp_servers.models import Definition, Server
+
+
+@dataclass(frozen=True)
+class Approval:
+    """What an approval did: names pinned, and names that were not (changed, refused or gone)."""
+
+    approved: tuple[str, ...]
+    skipped: tuple[str, ...]
+
+
+def approve(
+    principal: Principal, server: Server, seen: Mapping[UUID, str] | None = None
+) -> Approval:
+    """Pin definitions of `server`: those in `seen` (id → digest shown), or all that wait.
+
+    Raises `Forbidden` without the right, `Conflict` (code `nothing_approved`) when not one of the
+    named definitions could be approved.
+    """
+    principal.require(Action.APPROVE_DEFINITIONS)
+    waiting = server.definitions.waiting()
+    if seen is None:
+        chosen = {row.pk: row.digest for row in waiting.only("pk", "digest")}
+    else:
+        chosen = dict(seen)
+    names = dict(server.definitions.filter(pk__in=chosen).values_list("pk", "name"))
+    with change(
+        organization_id=server.organization_id,
+        actor=principal.actor,
+        action="definitions_approved",
+        resource_type="mcp_server",
+        resource_id=str(server.pk),
+        resource_name=server.name,
+        details=(details := {}),
+    ):
+        pinned = [pk for pk, digest in chosen.items() if _pin(server, pk, digest, principal.label)]
+        details.update({"approved": [{"name": names[pk], "digest": chosen[pk]} for pk in pinned]})
+        if seen and not pinned:
+            raise Conflict(
+                "None of these definitions could be approved: they changed, or are refused.",
+                code="nothing_approved",
+                remedy="Reload, read them again, and approve what you see.",
+            )
+    skipped = [names.get(pk, str(pk)) for pk in chosen if pk not in set(pinned)]
+    return Approval(tuple(names[pk] for pk in pinned), tuple(skipped))
+
+
+def pin_all(server: Server, definitions: Iterable[Definition], by: str) -> None:
+    """Pin what the server's own approval mode trusts (`first`, `always`), inside a `change`."""
+    for row in definitions:
+        _pin(server, row.pk, row.digest, by)
+
+
+def withdraw(principal: Principal, definition: Definition) -> None:
+    """Take an approval back: the definition waits again."""
+    principal.require(Action.APPROVE_DEFINITIONS)
+    with change(
+        organization_id=definition.organization_id,
+        actor=principal.actor,
+        action="approval_withdrawn",
+        resource_type="definition",
+        resource_id=str(definition.pk),
+        resource_name=definition.name,
+    ):
+        Definition.objects.filter(pk=definition.pk).update(
+            pinned=None, pinned_digest="", pinned_at=None, pinned_by=""
+        )
+
+
+def _pin(server: Server, pk: UUID, digest: str, by: str) -> bool:
+    """Pin one definition if it is still what was shown; tell whether it was."""
+    row = server.definitions.sound().filter(pk=pk, digest=digest, present=True)
+    return bool(
+        row.update(
+            pinned=F("payload"), pinned_digest=digest, pinned_at=timezone.now(), pinned_by=by
+        )
+    )

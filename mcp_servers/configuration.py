@@ -1,0 +1,313 @@
+"""A server's configuration as people write it and as they read it back (FEATURES A2, A3).
+
+`ServerSpec` is the one form that every surface (REST, admin, CLI, import) hands over. `check` turns
+it into what is stored: public parts and secret values apart. Reading back shows every secret as
+`********`, and a write that carries the mask keeps what is stored.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bonobot.lib.egress import EgressDenied, check_url
+from bonobot.lib.masking import MASK
+from bonobot.lib.problems import Forbidden, Invalid
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from mcp_servers.launchers import check_launcher
+from mcp_servers.models import Launcher, Secret, Server
+from mcp_servers.naming import check_name
+
+HTTP_NAMES = frozenset({"http", "streamable_http", "streamable-http", "sse"})
+STDIO_FIELDS = frozenset({"command", "args", "env", "cwd"})
+HTTP_FIELDS = frozenset({"url", "headers"})
+# Each sign-in's members: those that are kept in the open, and those that are sealed.
+AUTH_FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "none": (frozenset(), frozenset()),
+    "bearer_token": (frozenset(), frozenset({"token"})),
+    "api_key": (frozenset({"header"}), frozenset({"key"})),
+    "oauth2": (
+        frozenset({"client_id", "scopes", "token_url"}),
+        frozenset({"client_secret"}),
+    ),
+}
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PARAMETER = re.compile(r"\$\{[^}]*\}")
+# Headers that the protocol itself sets; a configured one would change what is governed.
+_OURS = re.compile(
+    r"(?i)host|content-length|content-type|transfer-encoding|connection|accept|mcp-.*"
+)
+_OURS_ENV = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL|LD_.*|DYLD_.*")
+
+SecretKey = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSpec:
+    """What a person says about a server; the shapes are those of FEATURES A2 and A3."""
+
+    name: str
+    transport_type: str
+    endpoint_config: Mapping[str, Any] = field(repr=False)
+    auth_config: Mapping[str, Any] | None = field(default=None, repr=False)
+    enabled: bool = True
+    description: str = ""
+    approval: str = Server.Approval.MANUAL
+    allow_private: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A specification that holds: columns for the row, and secrets (None keeps what is stored)."""
+
+    columns: dict[str, Any]
+    secrets: dict[SecretKey, str | None] = field(repr=False)
+
+
+def check(
+    principal: Principal, spec: ServerSpec, *, old: Server | None = None, by_preset: bool = False
+) -> Checked:
+    """Return `spec` as it will be stored; raises a `Problem` that names the field.
+
+    `by_preset` says that the command line comes from an approved preset, which an organization may
+    use; otherwise only a platform administrator may set one (DESIGN section 6).
+    """
+    name = _name(spec.name)
+    transport = _transport(spec.transport_type)
+    if transport == Server.Transport.STDIO:
+        _may_set_command(principal, spec, old=old, by_preset=by_preset)
+        config, secrets = _stdio(spec.endpoint_config)
+    else:
+        config, secrets = _http(principal, spec)
+    auth_type, auth_config, credentials = _auth(spec.auth_config, old)
+    return Checked(
+        columns={
+            "name": name,
+            "description": spec.description[:500],
+            "transport_type": transport,
+            "endpoint_config": config,
+            "auth_type": auth_type,
+            "auth_config": auth_config,
+            "enabled": bool(spec.enabled),
+            "approval": _approval(principal, spec.approval, old),
+            "allow_private": _private(principal, spec.allow_private, old),
+        },
+        secrets=secrets | credentials,
+    )
+
+
+def shown_endpoint(server: Server) -> dict[str, Any]:
+    """Return `endpoint_config` as it may be read: values of `env` and `headers` masked."""
+    shown = dict(server.endpoint_config)
+    stdio = server.transport_type == Server.Transport.STDIO
+    place, member = (Secret.Placement.ENV, "env") if stdio else (Secret.Placement.HEADER, "headers")
+    names = sorted(secret.name for secret in server.secrets.all() if secret.placement == place)
+    if names:
+        shown[member] = dict.fromkeys(names, MASK)
+    return shown
+
+
+def shown_auth(server: Server) -> dict[str, Any]:
+    """Return `auth_config` as it may be read: `{"type": …, "configured": …}` (FEATURES A3)."""
+    stored = any(secret.placement == Secret.Placement.AUTH for secret in server.secrets.all())
+    return {"type": server.auth_type, **server.auth_config, "configured": stored}
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):
+        raise Invalid("The name must be text.", field="name", remedy="Write a short name.")
+    check_name(name)
+    return name.strip()
+
+
+def _transport(value: Any) -> str:
+    if value == Server.Transport.STDIO:
+        return Server.Transport.STDIO
+    if value in HTTP_NAMES:
+        return Server.Transport.HTTP
+    raise Invalid(
+        f"There is no transport {value!r}.",
+        code="unknown_transport",
+        field="transport_type",
+        remedy="Use `stdio` for a local program, or `http` for a URL (HTTP+SSE is detected).",
+    )
+
+
+def _approval(principal: Principal, value: Any, old: Server | None) -> str:
+    if value not in Server.Approval.values:
+        raise Invalid(
+            f"There is no approval mode {value!r}.",
+            field="approval",
+            remedy=f"Use one of: {', '.join(Server.Approval.values)}.",
+        )
+    if value == Server.Approval.ALWAYS and (old is None or old.approval != value):
+        principal.require(Action.TRUST_ALL_CHANGES)
+    return str(value)
+
+
+def _private(principal: Principal, wanted: bool, old: Server | None) -> bool:
+    if wanted and not (old and old.allow_private):
+        principal.require(Action.ALLOW_PRIVATE_ADDRESS)
+    return bool(wanted)
+
+
+def _may_set_command(
+    principal: Principal, spec: ServerSpec, *, old: Server | None, by_preset: bool
+) -> None:
+    if principal.platform_admin or by_preset:
+        return
+    if old is not None and dict(spec.endpoint_config) == shown_endpoint(old):
+        return
+    raise Forbidden(
+        "Only a platform administrator may set the command of a stdio server.",
+        code="platform_admin_only",
+        field="endpoint_config",
+        rule="stdio",
+        remedy="Add the server from a preset, or ask a platform administrator.",
+    )
+
+
+def _members(config: Any, known: frozenset[str], where: str) -> dict[str, Any]:
+    if not isinstance(config, Mapping):
+        raise Invalid(
+            f"`{where}` must be an object.",
+            field=where,
+            remedy=f"Members: {', '.join(sorted(known))}.",
+        )
+    if strange := sorted(set(config) - known):
+        raise Invalid(
+            f"`{where}` has no member {strange[0]!r}.",
+            code="unknown_field",
+            field=f"{where}.{strange[0]}",
+            remedy=f"Members: {', '.join(sorted(known))}.",
+        )
+    return dict(config)
+
+
+def _stdio(raw: Any) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
+    config = _members(raw, STDIO_FIELDS, "endpoint_config")
+    command, args, cwd = config.get("command"), config.get("args", []), config.get("cwd")
+    if not isinstance(command, str) or not command.strip():
+        raise Invalid(
+            "A stdio server needs a command.",
+            field="endpoint_config.command",
+            remedy="Name a launcher, such as `npx` or `uvx`.",
+        )
+    if not isinstance(args, list) or not all(isinstance(arg, str) for arg in args):
+        raise Invalid(
+            "`args` must be a list of strings.",
+            field="endpoint_config.args",
+            remedy='Write each argument by itself: ["-y", "package@1.2.3"].',
+        )
+    _filled(args, "endpoint_config.args")
+    allowed = set(Launcher.objects.values_list("command", flat=True))
+    check_launcher(command, args, allowed=allowed)
+    public: dict[str, Any] = {"command": command, "args": args}
+    if cwd:
+        _filled([cwd], "endpoint_config.cwd")
+        public["cwd"] = str(cwd)
+    secrets = _named(
+        config.get("env"), Secret.Placement.ENV, "endpoint_config.env", _ENV_NAME, _OURS_ENV
+    )
+    return public, secrets
+
+
+def _http(
+    principal: Principal, spec: ServerSpec
+) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
+    config = _members(spec.endpoint_config, HTTP_FIELDS, "endpoint_config")
+    url = config.get("url")
+    if not isinstance(url, str) or not url.strip():
+        raise Invalid(
+            "An HTTP server needs a URL.",
+            code="bad_url",
+            field="endpoint_config.url",
+            remedy="Write it whole: https://mcp.example.com/mcp.",
+        )
+    _filled([url], "endpoint_config.url")
+    try:
+        check_url(url, allow_private=spec.allow_private)
+    except EgressDenied as problem:
+        problem.field = "endpoint_config.url"
+        raise
+    secrets = _named(
+        config.get("headers"), Secret.Placement.HEADER, "endpoint_config.headers", _TOKEN, _OURS
+    )
+    return {"url": url.strip()}, secrets
+
+
+def _named(
+    raw: Any, place: str, where: str, allowed: re.Pattern[str], reserved: re.Pattern[str]
+) -> dict[SecretKey, str | None]:
+    """Return the named values of `env` or `headers`; the mask becomes None (keep)."""
+    if raw is None:
+        return {}
+    if not isinstance(raw, Mapping):
+        raise Invalid(f"`{where}` must be an object of strings.", field=where)
+    values: dict[SecretKey, str | None] = {}
+    for name, value in raw.items():
+        spot = f"{where}.{name}"
+        if not isinstance(name, str) or not allowed.fullmatch(name) or reserved.fullmatch(name):
+            raise Invalid(
+                f"`{name}` can't be set here.",
+                field=spot,
+                remedy="Use another name; those that Bonobot or the protocol set are reserved.",
+            )
+        if not isinstance(value, str) or re.search(r"[\x00\r\n]", value):
+            raise Invalid(f"The value of `{name}` must be one line of text.", field=spot)
+        _filled([value], spot)
+        values[place, name] = None if value == MASK else value
+    return values
+
+
+def _filled(texts: list[str], where: str) -> None:
+    for text in texts:
+        if found := _PARAMETER.search(str(text)):
+            raise Invalid(
+                f"The value for {found.group()} is missing.",
+                code="missing_value",
+                field=where,
+                remedy="Fill it in; variables of the environment are not read here.",
+            )
+
+
+def _auth(
+    raw: Mapping[str, Any] | None, old: Server | None
+) -> tuple[str, dict[str, Any], dict[SecretKey, str | None]]:
+    """Return sign-in type, public details and credentials; what isn't said is kept."""
+    if raw is None:
+        kept = {(s.placement, s.name): None for s in _credentials(old)}
+        return (old.auth_type, dict(old.auth_config), kept) if old else ("none", {}, {})
+    if not isinstance(raw, Mapping) or raw.get("type", "none") not in AUTH_FIELDS:
+        raise Invalid(
+            "There is no such sign-in.",
+            field="auth_config.type",
+            remedy=f"Use one of: {', '.join(AUTH_FIELDS)}.",
+        )
+    kind = str(raw.get("type", "none"))
+    public, sealed = AUTH_FIELDS[kind]
+    members = _members(raw, public | sealed | {"type", "configured"}, "auth_config")
+    details = {name: members[name] for name in sorted(public) if members.get(name)}
+    stored = {s.name for s in _credentials(old)} if old and old.auth_type == kind else set()
+    values: dict[SecretKey, str | None] = {}
+    for name in sealed:
+        value = members.get(name, MASK)
+        if value == MASK and name not in stored:
+            raise Invalid(
+                f"`{name}` is missing.",
+                code="missing_value",
+                field=f"auth_config.{name}",
+                remedy=f"A sign-in by `{kind}` needs it.",
+            )
+        if not isinstance(value, str) or not value or re.search(r"[\x00\r\n]", value):
+            raise Invalid(f"`{name}` must be one line of text.", field=f"auth_config.{name}")
+        values[Secret.Placement.AUTH, name] = None if value == MASK else value
+    return kind, details, values
+
+
+def _credentials(old: Server | None) -> list[Secret]:
+    if old is None:
+        return []
+    return [s for s in old.secrets.all() if s.placement == Secret.Placement.AUTH]

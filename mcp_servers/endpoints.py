@@ -1,0 +1,54 @@
+"""From rows to an `Endpoint`: the one place where a server's secrets are opened."""
+
+from typing import Any
+
+from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.models import Secret, Server
+
+API_KEY_HEADER = "X-API-Key"
+
+
+def endpoint_of(server: Server) -> Endpoint:
+    """Return how to reach `server`, its secrets opened (two queries at most).
+
+    Raises `UnreadableSecret` when a sealed value can't be opened with today's keys.
+    """
+    sealed: dict[str, dict[str, str]] = {place: {} for place in Secret.Placement.values}
+    for secret in server.secrets.all():
+        sealed[secret.placement][secret.name] = secret.value.open()
+    config: dict[str, Any] = server.endpoint_config
+    return Endpoint(
+        server_id=server.pk,
+        name=server.name,
+        organization_id=server.organization_id,
+        transport="stdio" if server.transport_type == Server.Transport.STDIO else "http",
+        command=config.get("command", ""),
+        args=tuple(config.get("args", ())),
+        env=sealed[Secret.Placement.ENV],
+        cwd=config.get("cwd") or None,
+        url=config.get("url", ""),
+        headers=sealed[Secret.Placement.HEADER] | _sign_in(server, sealed[Secret.Placement.AUTH]),
+        allow_private=server.allow_private,
+        era=_era(server.era),
+        discovery=server.discovery,
+    )
+
+
+def secret_values(endpoint: Endpoint) -> tuple[str, ...]:
+    """Return every opened value of `endpoint`, for masking what is written down."""
+    values = (*endpoint.env.values(), *endpoint.headers.values())
+    bare = (value.removeprefix("Bearer ").strip() for value in values)
+    return tuple({value for value in (*values, *bare) if len(value) >= 4})
+
+
+def _era(stored: str) -> Any:
+    return stored if stored in ("modern", "handshake") else None
+
+
+def _sign_in(server: Server, values: dict[str, str]) -> dict[str, str]:
+    """Return the header that signs us in, if the server wants one."""
+    if server.auth_type == Server.Auth.BEARER and values.get("token"):
+        return {"Authorization": f"Bearer {values['token']}"}
+    if server.auth_type == Server.Auth.API_KEY and values.get("key"):
+        return {server.auth_config.get("header") or API_KEY_HEADER: values["key"]}
+    return {}

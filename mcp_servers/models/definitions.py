@@ -1,0 +1,118 @@
+"""Definition: what a server declared, and what a person pinned of it."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet
+
+NAME_LENGTH = 512
+
+
+class DefinitionQuerySet(GovernedQuerySet):
+    """Definitions by what may become of them. `state` of the model says the same of one row."""
+
+    def tools(self) -> "DefinitionQuerySet":
+        """Keep the tools."""
+        return self.filter(kind=Definition.Kind.TOOL)
+
+    def sound(self) -> "DefinitionQuerySet":
+        """Keep those that nothing forbids."""
+        return self.filter(fault="")
+
+    def callable(self) -> "DefinitionQuerySet":
+        """Keep those that are pinned as they stand, switched on and still declared."""
+        return self.sound().filter(
+            ~Q(pinned_digest=""), pinned_digest=F("digest"), enabled=True, present=True
+        )
+
+    def waiting(self) -> "DefinitionQuerySet":
+        """Keep those that wait for a person: new, or changed since they were pinned."""
+        return self.sound().filter(~Q(pinned_digest=F("digest")), present=True)
+
+
+class Definition(GovernedModel):
+    """A tool, resource, resource template, prompt or the instructions, as declared by the server.
+
+    `payload` is the whole declaration with `digest` over all its fields; `pinned` and
+    `pinned_digest` are what a person approved. Callable means: both digests equal (FEATURES X3).
+    A definition that disappeared keeps its pin. `fault` says why it can never be used.
+    """
+
+    class Kind(models.TextChoices):
+        """MCP's kinds of offers."""
+
+        TOOL = "tool", _("tool")
+        RESOURCE = "resource", _("resource")
+        RESOURCE_TEMPLATE = "resource_template", _("resource template")
+        PROMPT = "prompt", _("prompt")
+        INSTRUCTIONS = "instructions", _("instructions")
+
+    class State(models.TextChoices):
+        """Derived, never stored."""
+
+        APPROVED = "approved", _("approved")
+        PENDING = "pending", _("waits for approval")
+        CHANGED = "changed", _("changed, waits for approval")
+        REFUSED = "refused", _("refused")
+        GONE = "gone", _("no longer offered")
+
+    observed_fields: ClassVar[frozenset[str]] = frozenset({"last_seen_at", "updated_at"})
+
+    server = models.ForeignKey(
+        "mcp_servers.Server", on_delete=models.CASCADE, related_name="definitions"
+    )
+    kind = models.CharField(_("kind"), max_length=20, choices=Kind)
+    name = models.CharField(_("name"), max_length=NAME_LENGTH, blank=True)
+    title = models.CharField(_("title"), max_length=255, blank=True, default="")
+    description = models.TextField(_("description"), blank=True, default="")
+    payload = models.JSONField(_("declaration"), default=dict)
+    digest = models.CharField(_("digest"), max_length=64)
+    schema_verdict = models.CharField(max_length=10, blank=True, default="")
+    fault = models.TextField(_("fault"), blank=True, default="")
+    findings = models.JSONField(_("findings"), default=list, blank=True)
+    pinned = models.JSONField(_("approved declaration"), null=True, blank=True)
+    pinned_digest = models.CharField(max_length=64, blank=True, default="")
+    pinned_at = models.DateTimeField(_("approved"), null=True, blank=True)
+    pinned_by = models.CharField(_("approved by"), max_length=255, blank=True, default="")
+    enabled = models.BooleanField(_("switched on"), default=True)
+    present = models.BooleanField(_("still offered"), default=True)
+    last_seen_at = models.DateTimeField(_("last seen"), null=True, blank=True)
+
+    objects = DefinitionQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("kind", "name")
+        verbose_name = _("definition")
+        verbose_name_plural = _("definitions")
+        constraints = (
+            models.UniqueConstraint(
+                fields=["server", "kind", "name"], name="definition_once_per_server"
+            ),
+        )
+        indexes = (
+            models.Index(fields=["organization", "kind", "name"], name="definition_by_name"),
+        )
+
+    def __str__(self) -> str:
+        return self.name or str(self.get_kind_display())
+
+    @property
+    def state(self) -> State:
+        """Say what may become of it; the same rules as the querysets."""
+        if self.fault:
+            return self.State.REFUSED
+        if not self.present:
+            return self.State.GONE
+        if not self.pinned_digest:
+            return self.State.PENDING
+        if self.pinned_digest != self.digest:
+            return self.State.CHANGED
+        return self.State.APPROVED
+
+    @property
+    def input_schema(self) -> dict:
+        """The tool's original input schema."""
+        return self.payload.get("inputSchema") or {"type": "object"}

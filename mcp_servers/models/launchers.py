@@ -1,0 +1,27 @@
+"""Launcher: a program that stdio servers may be started with."""
+
+import uuid
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class Launcher(models.Model):
+    """One entry of the platform's allow-list, beside those of `BONOBOT_LAUNCHERS`.
+
+    Whoever may choose a program can run code on this host, so only a platform administrator adds
+    one (DESIGN section 6).
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    command = models.CharField(_("command"), max_length=255, unique=True)
+    note = models.CharField(_("note"), max_length=255, blank=True, default="")
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    class Meta:
+        ordering = ("command",)
+        verbose_name = _("launcher")
+        verbose_name_plural = _("launchers")
+
+    def __str__(self) -> str:
+        return self.command

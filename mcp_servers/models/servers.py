@@ -1,0 +1,184 @@
+"""Server and Secret: how to reach an MCP server, and what must not be read back."""
+
+from typing import Any, ClassVar
+
+from django.db import models
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.lib.sealed import SealedTextField
+from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet
+
+
+class ServerQuerySet(GovernedQuerySet):
+    """Servers as lists and tasks want them."""
+
+    def enabled(self) -> "ServerQuerySet":
+        """Keep those that are switched on."""
+        return self.filter(enabled=True)
+
+    def pool(self) -> "ServerQuerySet":
+        """Keep the organization's own; private servers of agents are left out."""
+        return self.filter(scope_id=models.F("organization_id"))
+
+    def in_scope(self, scope_id: Any) -> "ServerQuerySet":
+        """Keep those of one scope: the organization's pool or one agent's private servers."""
+        return self.filter(scope_id=scope_id)
+
+    def due(self) -> "ServerQuerySet":
+        """Keep enabled servers whose next check has come."""
+        soon = models.Q(next_check_at__isnull=True) | models.Q(next_check_at__lte=timezone.now())
+        return self.enabled().filter(soon)
+
+
+class Server(GovernedModel):
+    """A registered MCP server (FEATURES A1): in the organization's pool, or private to one agent.
+
+    `scope_id` is the organization's or the owning agent's id (copied: agents live above). Names are
+    unique in their scope. The configuration keeps what is public; values of headers, environment
+    and credentials are `Secret` rows. What was found out on the wire (`era`, `discovery`, status)
+    is observed, never decided upon by itself.
+    """
+
+    class Transport(models.TextChoices):
+        """The two that a person chooses; HTTP+SSE is detected."""
+
+        STDIO = "stdio", "stdio"
+        HTTP = "http", "HTTP"
+
+    class Auth(models.TextChoices):
+        """How we sign in to the server (FEATURES A3)."""
+
+        NONE = "none", _("none")
+        BEARER = "bearer_token", _("bearer token")
+        API_KEY = "api_key", _("API key in a header")
+        OAUTH2 = "oauth2", _("OAuth 2 client credentials")
+
+    class Approval(models.TextChoices):
+        """When a new definition may be called (DESIGN section 6)."""
+
+        MANUAL = "manual", _("a person approves each")
+        FIRST = "first", _("the first discovery is trusted")
+        ALWAYS = "always", _("everything is trusted, always")
+
+    class Status(models.TextChoices):
+        """What the last contact showed."""
+
+        CONNECTING = "connecting", _("connecting")
+        CONNECTED = "connected", _("connected")
+        DISCONNECTED = "disconnected", _("not connected yet")
+        ERROR = "error", _("error")
+        NEEDS_REAUTH = "needs_reauth", _("needs new credentials")
+        DISABLED = "disabled", _("disabled")
+
+    observed_fields: ClassVar[frozenset[str]] = frozenset(
+        {
+            "status",
+            "status_code",
+            "status_detail",
+            "checked_at",
+            "discovered_at",
+            "last_connected_at",
+            "latency_ms",
+            "failures",
+            "next_check_at",
+            "server_info",
+            "updated_at",
+        }
+    )
+
+    scope_id = models.UUIDField(_("scope"), editable=False)
+    name = models.CharField(_("name"), max_length=255)
+    slug = models.SlugField(_("slug"), max_length=64)
+    description = models.CharField(_("description"), max_length=500, blank=True, default="")
+    transport_type = models.CharField(_("transport"), max_length=10, choices=Transport)
+    endpoint_config = models.JSONField(_("endpoint"), default=dict)
+    auth_type = models.CharField(_("sign-in"), max_length=16, choices=Auth, default=Auth.NONE)
+    auth_config = models.JSONField(_("sign-in details"), default=dict, blank=True)
+    enabled = models.BooleanField(_("enabled"), default=True)
+    approval = models.CharField(
+        _("approval"), max_length=8, choices=Approval, default=Approval.MANUAL
+    )
+    allow_private = models.BooleanField(
+        _("private address allowed"),
+        default=False,
+        help_text=_("Only a platform administrator may allow a private or loopback address."),
+    )
+    preset = models.ForeignKey(
+        "mcp_servers.Preset",
+        on_delete=models.SET_NULL,
+        null=True,
+        blank=True,
+        editable=False,
+        related_name="+",
+    )
+
+    era = models.CharField(_("era"), max_length=10, blank=True, default="", editable=False)
+    discovery = models.JSONField(null=True, editable=False)
+    server_info = models.JSONField(default=dict, editable=False)
+
+    status = models.CharField(
+        _("status"), max_length=16, choices=Status, default=Status.DISCONNECTED, editable=False
+    )
+    status_code = models.CharField(max_length=64, blank=True, default="", editable=False)
+    status_detail = models.TextField(blank=True, default="", editable=False)
+    checked_at = models.DateTimeField(_("checked"), null=True, editable=False)
+    discovered_at = models.DateTimeField(_("discovered"), null=True, editable=False)
+    last_connected_at = models.DateTimeField(_("last connected"), null=True, editable=False)
+    latency_ms = models.PositiveIntegerField(_("latency (ms)"), null=True, editable=False)
+    failures = models.PositiveIntegerField(default=0, editable=False)
+    next_check_at = models.DateTimeField(null=True, editable=False, db_index=True)
+
+    objects = ServerQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("name",)
+        verbose_name = _("MCP server")
+        verbose_name_plural = _("MCP servers")
+        constraints = (
+            models.UniqueConstraint(fields=["scope_id", "slug"], name="server_slug_in_scope"),
+            models.UniqueConstraint(fields=["scope_id", "name"], name="server_name_in_scope"),
+            models.CheckConstraint(
+                condition=models.Q(transport_type__in=["stdio", "http"]), name="server_transport"
+            ),
+        )
+        indexes = (models.Index(fields=["organization", "name"], name="server_by_name"),)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def private_to_agent(self) -> bool:
+        """Tell whether this server belongs to one agent instead of the pool."""
+        return self.scope_id != self.organization_id
+
+
+class Secret(GovernedModel):
+    """One sealed value of a server: a header, an environment variable, or a credential part.
+
+    The name is public, the value is written and never read back by a surface (FEATURES A3).
+    """
+
+    class Placement(models.TextChoices):
+        """Where the value goes when a connection is made."""
+
+        HEADER = "header", _("HTTP header")
+        ENV = "env", _("environment variable")
+        AUTH = "auth", _("credential")
+
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="secrets")
+    placement = models.CharField(max_length=8, choices=Placement)
+    name = models.CharField(max_length=255)
+    value = SealedTextField()
+
+    class Meta:
+        verbose_name = _("secret")
+        verbose_name_plural = _("secrets")
+        constraints = (
+            models.UniqueConstraint(
+                fields=["server", "placement", "name"], name="secret_once_per_place"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.placement} {self.name}"

@@ -1,0 +1,135 @@
+"""Add, change, switch and remove servers: the one way for every surface, audited (FEATURES A1)."""
+
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError
+
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Conflict
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from mcp_servers.configuration import Checked, ServerSpec, check
+from mcp_servers.models import Preset, Secret, Server
+from mcp_servers.naming import check_name, slugify
+
+
+def add(
+    principal: Principal,
+    spec: ServerSpec,
+    *,
+    scope_id: UUID | None = None,
+    preset: Preset | None = None,
+) -> Server:
+    """Register a server in the pool, or in `scope_id` (an agent's own); nothing half written.
+
+    Raises the problems of `configuration.check`, and `Conflict` (code `name_taken`).
+    """
+    principal.require(Action.MANAGE_SERVERS)
+    checked = check(principal, spec, by_preset=preset is not None)
+    server = Server(
+        organization_id=principal.organization_id,
+        scope_id=scope_id or principal.organization_id,
+        slug=slugify(checked.columns["name"]),
+        preset=preset,
+        **checked.columns,
+    )
+    _free(server)
+    with change(**_what(principal, server, "server_added")):
+        _save(server)
+        _seal(server, checked)
+    return server
+
+
+def alter(principal: Principal, server: Server, spec: ServerSpec) -> Server:
+    """Change a server; a new address or credential is asked anew at the next contact."""
+    principal.require(Action.MANAGE_SERVERS)
+    checked = check(principal, spec, old=server)
+    was = {name: getattr(server, name) for name in checked.columns}
+    for name, value in checked.columns.items():
+        setattr(server, name, value)
+    if was["endpoint_config"] != server.endpoint_config:
+        server.era, server.discovery = "", None
+    server.next_check_at = None
+    server.status = Server.Status.DISCONNECTED if server.enabled else Server.Status.DISABLED
+    _free(server)
+    changed = sorted(name for name in was if was[name] != checked.columns[name])
+    with change(**_what(principal, server, "server_changed", {"changed": changed})):
+        _save(server)
+        _seal(server, checked)
+    return server
+
+
+def switch(principal: Principal, server: Server, *, enabled: bool) -> None:
+    """Switch a server on or off for everybody; off holds on the very next call."""
+    principal.require(Action.MANAGE_SERVERS)
+    action = "server_enabled" if enabled else "server_disabled"
+    with change(**_what(principal, server, action)):
+        Server.objects.filter(pk=server.pk).update(
+            enabled=enabled,
+            status=Server.Status.DISCONNECTED if enabled else Server.Status.DISABLED,
+            next_check_at=None,
+        )
+    server.refresh_from_db()
+
+
+def remove(principal: Principal, server: Server) -> None:
+    """Delete a server with its definitions and secrets; the audit keeps its name."""
+    principal.require(Action.MANAGE_SERVERS)
+    with change(**_what(principal, server, "server_removed")):
+        server.delete()
+
+
+def _what(
+    principal: Principal, server: Server, action: str, details: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    return {
+        "organization_id": server.organization_id,
+        "actor": principal.actor,
+        "action": action,
+        "resource_type": "mcp_server",
+        "resource_id": str(server.pk),
+        "resource_name": server.name,
+        "details": details or {},
+    }
+
+
+def _free(server: Server) -> None:
+    """Raise `Conflict` when the name is taken in the scope, or can be mistaken for one there."""
+    beside = Server.objects.in_scope(server.scope_id).exclude(pk=server.pk)
+    check_name(server.name, beside.values_list("name", flat=True))
+    if beside.filter(slug=server.slug).exists():
+        raise _taken(server)
+
+
+def _save(server: Server) -> None:
+    try:
+        server.save()
+    except IntegrityError:
+        # Someone took the name between the look and the write.
+        raise _taken(server) from None
+
+
+def _taken(server: Server) -> Conflict:
+    return Conflict(
+        f"There is a server named like {server.name!r} already.",
+        code="name_taken",
+        field="name",
+        remedy="Choose another name; upper and lower case, `-` and spaces count as the same.",
+    )
+
+
+def _seal(server: Server, checked: Checked) -> None:
+    """Write the secrets: new values sealed, None keeps, what isn't named goes."""
+    stored = {(secret.placement, secret.name): secret for secret in server.secrets.all()}
+    for key, value in checked.secrets.items():
+        if value is None:
+            continue
+        secret = stored.get(key) or Secret(
+            organization_id=server.organization_id, server=server, placement=key[0], name=key[1]
+        )
+        secret.value = value
+        secret.save()
+    for key in stored.keys() - checked.secrets.keys():
+        stored[key].delete()
+    server._prefetched_objects_cache = {}

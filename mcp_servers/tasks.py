@@ -1,0 +1,47 @@
+"""Celery tasks of the registry: they carry ids and hand over to the process's one loop."""
+
+import logging
+from datetime import timedelta
+from uuid import UUID
+
+from celery import shared_task
+from django.utils import timezone
+
+from bonobot.lib.problems import Problem
+from bonobot.lib.runtime import runtime
+from mcp_servers.discovery import discover
+from mcp_servers.health import SYSTEM, check_all, claim_due
+from mcp_servers.models import Check
+
+logger = logging.getLogger(__name__)
+
+HISTORY_KEPT = timedelta(days=30)
+
+
+@shared_task
+def check_due() -> int:
+    """Check every server whose time has come; return how many."""
+    claimed = claim_due()
+    if claimed:
+        runtime().spawn(check_all(claimed), name="health checks")
+    return len(claimed)
+
+
+@shared_task
+def discover_server(server_id: str) -> None:
+    """Discover one server; a failure is on its row, not in the queue."""
+
+    async def run() -> None:
+        try:
+            await discover(UUID(server_id), actor=SYSTEM)
+        except Problem as problem:
+            logger.warning("discovery of server %s failed: %s", server_id, problem.code)
+
+    runtime().spawn(run(), name=f"discover {server_id}")
+
+
+@shared_task
+def prune_checks() -> int:
+    """Delete health history older than thirty days; return how many rows."""
+    old = Check.objects.filter(created_at__lt=timezone.now() - HISTORY_KEPT)
+    return old.delete()[0]
