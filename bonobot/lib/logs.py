@@ -49,7 +49,11 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
             name: {"level": "DEBUG" if level == "DEBUG" else "WARNING"}
             for name in ("asyncio", "httpx", "httpx2", "httpcore2", "kombu", "mcp", "openai")
         }
-        | {name: {"handlers": [], "propagate": True} for name in ("django", "django.server")},
+        # These bring handlers of their own: their records go through ours.
+        | {
+            name: {"handlers": [], "propagate": True}
+            for name in ("django", "django.server", "uvicorn", "uvicorn.error", "uvicorn.access")
+        },
     }
 
 
