@@ -1,0 +1,1 @@
+"""The registry: which MCP servers there are, what they offer, and how to reach them."""

@@ -1,0 +1,8 @@
+"""Scanning: what strangers' text hides. Lexical findings rank and refuse; they are no boundary."""
+
+from mcp_servers.scanning.characters import Hidden, hidden
+from mcp_servers.scanning.definitions import scan
+from mcp_servers.scanning.findings import Finding
+from mcp_servers.scanning.results import Cleaned, clean_result
+
+__all__ = ["Cleaned", "Finding", "Hidden", "clean_result", "hidden", "scan"]

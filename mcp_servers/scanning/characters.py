@@ -1,0 +1,216 @@
+"""Characters that hide: which are there, and which of them an honest language needs.
+
+Nothing here looks at words. A character that can't be seen, that moves others, that carries hidden
+text or that steers a terminal is suspect; it passes only where the script around it needs it:
+joiners in Arabic and Indic words, zero-width spaces in Khmer and Thai, emoji sequences, flags,
+selectors of ideographs, direction marks beside letters that run from right to left.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from mcp_servers.scanning.scripts import (
+    IDEOGRAPH,
+    RIGHT_TO_LEFT,
+    SPACELESS,
+    joins,
+    pictographic,
+    script,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A hidden run of a text: the rule that it breaks and where it stands."""
+
+    rule: str
+    start: int
+    end: int
+
+
+# The order matters: a whole terminal sequence before its first character, flags before tags.
+_SUSPECT = re.compile(
+    "|".join(
+        (
+            # England, Scotland, Wales: the only flags made of tags that platforms draw.
+            "(?P<flag>\U0001f3f4\U000e0067\U000e0062(?:\U000e0065\U000e006e\U000e0067"
+            "|\U000e0073\U000e0063\U000e0074|\U000e0077\U000e006c\U000e0073)\U000e007f)",
+            "(?P<ansi_escape>"
+            r"\x1b\[[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor, erase
+            r"|\x1b[\]PX^_][^\x07\x1b\r\n]*(?:\x07|\x1b\\)"  # OSC, DCS …: title, link, clipboard
+            r"|\x1b[ -/]*[0-~]?)",
+            "(?P<control_character>[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+)",
+            "(?P<tag_character>[\U000e0000-\U000e007f]+)",
+            "(?P<bidi_control>[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])",
+            "(?P<zero_width>[\u200b-\u200d])",
+            "(?P<variation_selector>[\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef])",
+            "(?P<malformed_text>[\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]+)",
+            "(?P<invisible_character>[\xad\u034f\u115f\u1160\u17b4\u17b5\u180e\u2060-\u2065"
+            "\u206a-\u206f\u2800\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
+            "\U0001d173-\U0001d17a\U000e0080-\U000e00ff\U000e01f0-\U000e0fff])",
+        )
+    )
+)
+_EMOJI_STYLES = frozenset("\ufe0e\ufe0f")
+_STANDARD_FORMS = frozenset("\ufe00\ufe01\ufe02")
+_AFTER_A_PICTURE = frozenset("\ufe0f\U0001f3fb\U0001f3fc\U0001f3fd\U0001f3fe\U0001f3ff")
+_KEYCAPS = frozenset("0123456789#*")
+_TURN = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_CLOSED_BY = {
+    "\u202a": "\u202c",
+    "\u202b": "\u202c",
+    "\u2066": "\u2069",
+    "\u2067": "\u2069",
+    "\u2068": "\u2069",
+}
+_TURN_TO_THE_LEFT = frozenset("\u202b\u2067")
+_DIRECTION_MARKS = frozenset("\u061c\u200e\u200f")
+_DEEPEST_TURN = 4
+
+
+def hidden(text: str, *, excused: bool = True) -> Iterator[Hidden]:
+    """Yield what hides in `text`, in order; neighbours that break the same rule come as one.
+
+    Without `excused`, what an honest language needs is reported too.
+    """
+    last: Hidden | None = None
+    for found in _each(text, excused):
+        if last and last.rule == found.rule and last.end == found.start:
+            last = Hidden(last.rule, last.start, found.end)
+            continue
+        if last:
+            yield last
+        last = found
+    if last:
+        yield last
+
+
+def _each(text: str, excused: bool) -> Iterator[Hidden]:
+    around = _Surroundings(text)
+    for match in _SUSPECT.finditer(text):
+        rule = str(match.lastgroup)
+        if rule == "flag" or (excused and around.explain(rule, match.start())):
+            continue
+        yield Hidden(rule, match.start(), match.end())
+
+
+class _Surroundings:
+    """What stands around a suspect character: enough of it explains an honest one."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def explain(self, rule: str, at: int) -> bool:
+        """Tell whether the text around `at` needs the character there."""
+        character, before, after = self._text[at], self._before(at), self._text[at + 1 : at + 2]
+        match rule:
+            case "zero_width":
+                return self._parts_or_joins(at, before, after)
+            case "variation_selector":
+                return self._selects(character, before, after)
+            case "bidi_control":
+                return self._directs(at, before, after)
+            case "invisible_character":
+                return self._belongs(at, before, after)
+        return False
+
+    def _before(self, at: int) -> str:
+        return self._text[at - 1 : at] if at else ""
+
+    def _parts_or_joins(self, at: int, before: str, after: str) -> bool:
+        if "\u200b" <= before <= "\u200d" or "\u200b" <= after <= "\u200d":
+            return False  # two in a row speak to a machine only
+        if self._text[at] == "\u200b":
+            return script(before) in SPACELESS or script(after) in SPACELESS
+        if joins(before) or joins(after):
+            return True
+        return self._text[at] == "\u200d" and pictographic(after) and self._ends_a_picture(at)
+
+    def _ends_a_picture(self, at: int) -> bool:
+        # At most a style and a skin tone stand between the picture and the joiner.
+        for end in range(at, max(at - 3, 0), -1):
+            if pictographic(self._text[end - 1]):
+                return True
+            if self._text[end - 1] not in _AFTER_A_PICTURE:
+                return False
+        return False
+
+    def _selects(self, selector: str, before: str, after: str) -> bool:
+        if not before:
+            return False
+        if selector in _EMOJI_STYLES:
+            if before in _KEYCAPS:
+                return after == "\u20e3"
+            return pictographic(before) or _symbol(before)
+        if "\u180b" <= selector <= "\u180f":
+            return script(before) == "MONGOLIAN"
+        if selector in _STANDARD_FORMS:
+            forms = unicodedata.category(before) == "Sm" or IDEOGRAPH.match(before)
+            return bool(forms) or script(before) in ("FULLWIDTH", "MYANMAR", "PHAGS-PA")
+        # A name's ideograph has up to 32 forms; one on every ideograph would be a hidden message.
+        return (
+            "\U000e0100" <= selector <= "\U000e011f"
+            and bool(IDEOGRAPH.match(before))
+            and self._few_forms
+        )
+
+    def _directs(self, at: int, before: str, after: str) -> bool:
+        if not self._right_to_left:
+            return False
+        if self._text[at] not in _DIRECTION_MARKS:
+            return at in self._honest_turns
+        if before in _DIRECTION_MARKS or after in _DIRECTION_MARKS:
+            return False
+        between = before.isalnum() and after.isalnum()
+        return not between or RIGHT_TO_LEFT.search(before + after) is not None
+
+    def _belongs(self, at: int, before: str, after: str) -> bool:
+        match self._text[at]:
+            case "\xad":  # a hyphen that shows at the end of a line only
+                left, right = self._text[max(at - 2, 0) : at], self._text[at + 1 : at + 3]
+                return len(left + right) == 4 and (left + right).isalpha()
+            case "\u034f":  # keeps two marks of one letter apart
+                return unicodedata.category(after or " ") == "Mn"
+            case "\u115f" | "\u1160":  # an empty place in an old Korean syllable
+                return "\u1100" <= before <= "\u11ff" or "\u1100" <= after <= "\u11ff"
+            case "\u17b4" | "\u17b5":
+                return script(before) == "KHMER"
+            case "\u180e":
+                return script(before) == "MONGOLIAN"
+            case "\u2800":  # the blank of Braille
+                return re.search("[\u2801-\u28ff]", self._text) is not None
+        return False
+
+    @cached_property
+    def _right_to_left(self) -> bool:
+        return RIGHT_TO_LEFT.search(self._text) is not None
+
+    @cached_property
+    def _few_forms(self) -> bool:
+        forms = sum("\U000e0100" <= character <= "\U000e01ef" for character in self._text)
+        return forms <= 4 + len(IDEOGRAPH.findall(self._text)) // 10
+
+    @cached_property
+    def _honest_turns(self) -> frozenset[int]:
+        """Return where turns of direction stand that are closed and turn what runs that way."""
+        honest: set[int] = set()
+        opened: list[tuple[int, str]] = []
+        for match in _TURN.finditer(self._text):
+            at, character = match.start(), match.group()
+            if character in _CLOSED_BY:
+                opened.append((at, character))
+                continue
+            if not opened or _CLOSED_BY[opened[-1][1]] != character:
+                continue
+            start, opener = opened.pop()
+            inside = RIGHT_TO_LEFT.search(self._text, start, at)
+            if len(opened) < _DEEPEST_TURN and (inside or opener not in _TURN_TO_THE_LEFT):
+                honest.update((start, at))
+        return frozenset(honest)
+
+
+def _symbol(character: str) -> bool:
+    return character > "\u2000" and unicodedata.category(character) in ("So", "Sm", "Sk", "Me")

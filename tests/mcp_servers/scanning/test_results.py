@@ -1,0 +1,74 @@
+"""Results lose what hides and nothing else."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.scanning import clean_result, hidden
+
+CORPUS = Path(__file__).resolve().parents[4] / "shared" / "corpus"
+tricky = st.text(
+    st.sampled_from("abc \n\x1b[]0;m\x07\\\u200b\u200c\u200d\u0627\u0645\u202e\u2067\u2069\u200f")
+    | st.sampled_from("🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e007f\ufe0f🔥葛\U000e0100"),
+    max_size=60,
+)
+
+
+def test_text_without_hidden_characters_is_the_same_object() -> None:
+    text = "नमस्ते \u0928\u094d\u200d 👨\u200d👩\u200d👧\r\n\tend"
+    cleaned = clean_result(text)
+    assert cleaned.text is text
+    assert cleaned.removed == {}
+    assert cleaned.total == 0
+
+
+def test_what_hides_goes_and_is_counted_by_rule() -> None:
+    cleaned = clean_result("a\u200bb\u200bc \x1b[31mred\x1b[0m \U000e0041\U000e0042.")
+    assert cleaned.text == "abc red ."
+    assert cleaned.removed == {"zero_width": 2, "ansi_escape": 9, "tag_character": 2}
+    assert cleaned.total == 13
+
+
+def test_terminal_sequences_go_whole_and_their_text_stays() -> None:
+    link = "\x1b]8;;https://evil.example\x1b\\click\x1b]8;;\x1b\\"
+    assert clean_result(f"see {link} here").text == "see click here"
+    assert clean_result("\x1b]52;c;Y3VybA==\x07done").text == "done"
+    assert clean_result("\x1b[2J\x1b[1;1HAll passed.").text == "All passed."
+
+
+def test_a_sequence_that_never_ends_takes_no_text_with_it() -> None:
+    assert clean_result("\x1b]0;title and the rest\nmore").text == "0;title and the rest\nmore"
+
+
+def test_many_open_sequences_are_cleaned_in_linear_time() -> None:
+    assert clean_result("\x1b]" * 100_000).text == ""
+    assert len(clean_result("\x1b]x" * 100_000).text) == 100_000
+
+
+@given(st.text() | tricky)
+def test_nothing_hides_in_a_cleaned_text_and_the_visible_stays_in_order(text: str) -> None:
+    cleaned = clean_result(text)
+    assert list(hidden(cleaned.text)) == []
+    assert cleaned.total == len(text) - len(cleaned.text)
+    rest = iter(text)
+    assert all(character in rest for character in cleaned.text)
+
+
+@given(st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint=126)))
+def test_printable_text_is_left_byte_for_byte(text: str) -> None:
+    assert clean_result(text).text == text
+
+
+def test_benign_results_of_the_sample_stay_as_they_are() -> None:
+    if not CORPUS.is_dir():
+        pytest.skip(f"the sample results are not at {CORPUS}")
+    rows = json.loads((CORPUS / "tool_results.json").read_text(encoding="utf-8"))["items"]
+    changed = [
+        row["id"]
+        for row in rows
+        if row["label"] == "benign" and clean_result(row["text"]).text != row["text"]
+    ]
+    assert changed == []

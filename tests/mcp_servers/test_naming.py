@@ -1,0 +1,245 @@
+"""Names of servers and tools: always sendable, never mistaken for each other."""
+
+import re
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.lib.problems import Problem
+from mcp_servers.naming import (
+    Target,
+    check_name,
+    collides,
+    mixed_alphabets,
+    own_name_matches,
+    rule_target,
+    slugify,
+    tool_name,
+)
+
+SENDABLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+SLUG = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?")
+slugs = st.from_regex(r"[a-z0-9]([a-z0-9_-]{0,38}[a-z0-9])?", fullmatch=True)
+styles = st.sampled_from(["single", "double"])
+own_names = st.text(max_size=200) | st.text(string.ascii_letters + "_-./", max_size=200)
+
+
+def test_a_tool_is_named_by_its_server_and_its_own_name() -> None:
+    assert tool_name("aws-s3", "list_buckets") == "mcp_aws_s3_list_buckets"
+    assert tool_name("aws-s3", "list-buckets", "double") == "mcp__aws-s3__list-buckets"
+
+
+def test_the_double_style_replaces_dots_and_the_single_style_hyphens_too() -> None:
+    assert tool_name("a-b", "files.read-all", "double") == "mcp__a-b__files_read-all"
+    assert tool_name("a-b", "files.read-all", "single") == "mcp_a_b_files_read_all"
+
+
+@given(slugs, own_names, styles)
+def test_every_tool_gets_a_name_that_models_accept_and_keeps_it(
+    slug: str, own_name: str, style: str
+) -> None:
+    name = tool_name(slug, own_name, style)
+    assert SENDABLE.fullmatch(name)
+    assert tool_name(slug, own_name, style) == name
+
+
+@given(st.lists(st.tuples(slugs, own_names), unique=True, max_size=40), styles)
+def test_no_two_tools_share_a_name(tools: list[tuple[str, str]], style: str) -> None:
+    taken: set[str] = set()
+    for slug, own_name in tools:
+        name = tool_name(slug, own_name, style, frozenset(taken))
+        assert name not in taken
+        assert SENDABLE.fullmatch(name)
+        taken.add(name)
+
+
+def test_a_clash_and_a_cut_end_in_a_digest() -> None:
+    first = tool_name("a", "b_c")
+    second = tool_name("a_b", "c", taken={first})
+    assert re.fullmatch(r"mcp_a_b_c_[0-9a-f]{8}", second)
+    long = tool_name("server", "x" * 100)
+    assert len(long) == 64
+    assert long != tool_name("server", "x" * 101)
+    assert re.search(r"_[0-9a-f]{8}$", long)
+
+
+def test_even_a_taken_digest_finds_another() -> None:
+    first = tool_name("a", "b_c")
+    second = tool_name("a_b", "c", taken={first})
+    assert tool_name("a_b", "c", taken={first, second}) not in {first, second}
+
+
+@given(st.text(max_size=300))
+def test_a_slug_is_stable_short_and_plain(name: str) -> None:
+    slug = slugify(name)
+    assert slug == "" if not name.strip() else SLUG.fullmatch(slug)
+    assert len(slug) <= 40
+    assert slugify(slug) == slug
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("GitHub", "github"),
+        ("aws-s3", "aws-s3"),
+        ("my_server", "my_server"),
+        ("Wetter Büro (Köln)", "wetter-buro-koln"),
+        ("a  --  b", "a-b"),
+        ("Straße", "strasse"),
+        ("\uff27it\uff28ub", "github"),
+    ],
+)
+def test_a_slug_reads_like_the_name(name: str, slug: str) -> None:
+    assert slugify(name) == slug
+
+
+def test_a_name_without_ascii_letters_still_gets_its_own_slug() -> None:
+    assert slugify("天気").startswith("server-")
+    assert slugify("天気") != slugify("東京")
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("aws-s3", "aws_s3"),
+        ("GitHub", "github"),
+        ("github", "g1thub".replace("1", "i")),
+        ("paypal", "paypa1"),
+        ("modern", "rnodern"),
+        ("coco", "\u0441\u043e\u0441\u043e"),
+        ("github", "\uff47ithub"),
+        ("Café", "cafe"),
+    ],
+)
+def test_names_that_are_or_look_the_same_collide(name: str, other: str) -> None:
+    assert collides(name, ["weather", other]) == other
+    assert collides(other, ["weather", name]) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("github", "gitlab"),
+        ("aws-s3", "aws-s4"),
+        ("погода", "дорога"),
+        ("天気", "東京"),
+        ("time", "times"),
+        ("v1", "v2"),
+    ],
+)
+def test_different_names_do_not_collide(name: str, other: str) -> None:
+    assert collides(name, [other]) is None
+
+
+def test_letters_of_two_alphabets_in_one_word_are_seen() -> None:
+    assert mixed_alphabets("g\u0456thub") == ("Cyrillic", "Latin")
+    assert mixed_alphabets("Погода weather") == ()
+    assert mixed_alphabets("東京tower") == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("", "missing_name"),
+        ("   ", "missing_name"),
+        ("x" * 256, "bad_name"),
+        ("git\u200bhub", "bad_name"),
+        ("git\nhub", "bad_name"),
+        ("git\u202ehub", "bad_name"),
+        ("g\u0456thub", "confusable_name"),
+        ("Weather", "name_taken"),
+    ],
+)
+def test_a_name_that_misleads_is_refused_with_a_remedy(name: str, code: str) -> None:
+    with pytest.raises(Problem) as refusal:
+        check_name(name, ["weather"])
+    assert refusal.value.code == code
+    assert refusal.value.field == "name"
+    assert refusal.value.remedy
+
+
+@pytest.mark.parametrize("name", ["Wetter", "دوربین‌های شهر", "天気", "моя погода", "team 👩‍💻"])
+def test_names_in_other_languages_are_welcome(name: str) -> None:
+    check_name(name, ["weather"])
+
+
+SERVERS = ("github", "aws", "aws-s3", "time")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "target"),
+    [
+        ("mcp_github_*", Target("github", "*")),
+        ("mcp_github_create_issue", Target("github", "create_issue")),
+        ("mcp_aws_s3_list_buckets", Target("aws-s3", "list_buckets")),
+        ("mcp_aws_ec2_*", Target("aws", "ec2_*")),
+        ("mcp_aws-s3_list-*", Target("aws-s3", "list-*")),
+        ("mcp__github__create-issue", Target("github", "create-issue")),
+        ("mcp__aws-s3__*", Target("aws-s3", "*")),
+        ("mcp_git*", Target("github", "*")),
+        ("mcp_*", Target("*", "*")),
+        ("mcp__*", Target("*", "*")),
+        ("*", Target("*", "*", builtin=True)),
+        ("clock", Target("", "clock", builtin=True)),
+        ("file_*", Target("", "file_*", builtin=True)),
+        (" clock ", Target("", "clock", builtin=True)),
+    ],
+)
+def test_a_rules_name_is_a_server_and_a_pattern_of_its_own_names(
+    pattern: str, target: Target
+) -> None:
+    assert rule_target(pattern, SERVERS) == target
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code", "choices"),
+    [
+        ("mcp_a*", "rule_ambiguous", ["aws", "aws-s3"]),
+        ("mcp_*_delete", "rule_ambiguous", ["aws", "aws-s3", "github", "time"]),
+        ("mcp_slack_*", "rule_unknown_server", ["aws", "aws-s3", "github", "time"]),
+        ("mcp_github", "rule_unknown_server", ["aws", "aws-s3", "github", "time"]),
+        ("*delete*", "rule_ambiguous", None),
+        ("m*", "rule_ambiguous", None),
+        ("", "rule_empty", None),
+    ],
+)
+def test_a_rule_that_could_mean_several_servers_names_the_choices(
+    pattern: str, code: str, choices: list[str] | None
+) -> None:
+    with pytest.raises(Problem) as refusal:
+        rule_target(pattern, SERVERS)
+    assert refusal.value.code == code
+    assert refusal.value.extra.get("choices") == choices
+
+
+def test_servers_that_should_not_both_exist_make_a_rule_ambiguous() -> None:
+    with pytest.raises(Problem) as refusal:
+        rule_target("mcp_aws_s3_list", ["aws-s3", "aws_s3"])
+    assert refusal.value.code == "rule_ambiguous"
+    assert refusal.value.extra["choices"] == ["aws-s3", "aws_s3"]
+
+
+def test_a_stored_name_is_looked_up_and_means_exactly_its_tool() -> None:
+    known = {"mcp_aws_s3_x_0a1b2c3d": ("aws-s3", "x[1]*")}
+    target = rule_target("mcp_aws_s3_x_0a1b2c3d", SERVERS, known)
+    assert target.server == "aws-s3"
+    assert own_name_matches(target.pattern, "x[1]*")
+    assert not own_name_matches(target.pattern, "x1_more")
+
+
+@given(
+    st.sampled_from(SERVERS), own_names.filter(lambda name: name and not set(name) & set("*?[]"))
+)
+def test_the_name_that_models_see_works_as_a_rule(slug: str, own_name: str) -> None:
+    name = tool_name(slug, own_name)
+    target = rule_target(name, SERVERS, {name: (slug, own_name)})
+    assert target.server == slug
+    assert own_name_matches(target.pattern, own_name)
+
+
+def test_a_pattern_matches_names_as_models_write_them() -> None:
+    assert own_name_matches("list_*", "list-buckets")
+    assert own_name_matches("list-*", "list-buckets")
+    assert not own_name_matches("list-*", "list_buckets")
