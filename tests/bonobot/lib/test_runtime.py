@@ -1,0 +1,344 @@
+"""The one loop of a process: who may wait for it, what it carries, how it ends."""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+
+import pytest
+from django.db import connection
+
+from bonobot.lib import runtime as module
+from bonobot.lib.runtime import Runtime, close, runtime
+
+WAIT_S = 5
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    close()
+    yield
+    close()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Give threads their turn until something holds."""
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end, "it never came true"
+        threading.Event().wait(0.005)
+
+
+async def answer(value: object) -> object:
+    await asyncio.sleep(0)
+    return value
+
+
+async def for_ever(began: threading.Event, ended: threading.Event) -> None:
+    began.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        ended.set()
+
+
+def test_call_returns_what_the_coroutine_returns() -> None:
+    assert runtime().call(answer, 42) == 42
+
+
+def test_call_raises_what_the_coroutine_raises() -> None:
+    async def fail() -> None:
+        raise LookupError("nothing here")
+
+    with pytest.raises(LookupError, match="nothing here"):
+        runtime().call(fail)
+
+
+def test_call_cancels_the_coroutine_after_its_timeout() -> None:
+    began, ended = threading.Event(), threading.Event()
+    with pytest.raises(TimeoutError):
+        runtime().call(for_ever, began, ended, timeout_s=0.01)
+    assert ended.wait(WAIT_S)
+
+
+def test_an_interrupted_waiter_takes_its_coroutine_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, ended = threading.Event(), threading.Event()
+
+    class Interrupted(module.concurrent.futures.Future):
+        def result(self, timeout: float | None = None) -> None:
+            began.wait(WAIT_S)
+            raise KeyboardInterrupt
+
+    found = runtime()
+    monkeypatch.setattr(module.concurrent.futures, "Future", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        found.call(for_ever, began, ended)
+    assert ended.wait(WAIT_S)
+
+
+def test_call_on_the_loop_itself_is_refused_instead_of_waiting_for_ever() -> None:
+    async def wait_for_myself() -> None:
+        runtime().call(answer, 1)
+
+    with pytest.raises(RuntimeError, match="await the coroutine"):
+        runtime().call(wait_for_myself)
+
+
+def test_all_threads_of_a_process_share_one_runtime() -> None:
+    found: list[Runtime] = []
+    threads = [threading.Thread(target=lambda: found.append(runtime())) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 20
+    assert len(set(found)) == 1
+
+
+def test_a_spawned_task_goes_on_without_anyone_holding_it() -> None:
+    began, ended = threading.Event(), threading.Event()
+    runtime().spawn(for_ever(began, ended), name="for ever")
+    assert began.wait(WAIT_S)
+    assert not ended.is_set()
+
+
+def test_a_spawned_task_can_be_cancelled_through_its_future() -> None:
+    began, ended = threading.Event(), threading.Event()
+    future = runtime().spawn(for_ever(began, ended), name="for ever")
+    assert began.wait(WAIT_S)
+    future.cancel()
+    assert ended.wait(WAIT_S)
+
+
+def test_the_failure_of_a_spawned_task_is_logged_by_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail() -> None:
+        raise LookupError("gone")
+
+    future = runtime().spawn(fail(), name="look for it")
+    with pytest.raises(LookupError):
+        future.result(WAIT_S)
+    wait_for(lambda: "look for it" in caplog.text)
+
+
+def test_tasks_inherit_the_context_of_who_started_them() -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="nobody")
+    variable.set("caller")
+
+    async def read() -> str:
+        return variable.get()
+
+    assert runtime().call(read) == "caller"
+    assert runtime().spawn(read(), name="read").result(WAIT_S) == "caller"
+
+
+def test_it_ticks_only_while_its_loop_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+    found = runtime()
+    before = found.ticked_at
+    wait_for(lambda: found.ticked_at > before)
+
+    release = threading.Event()
+    blocked = threading.Event()
+
+    async def block() -> None:
+        blocked.set()
+        release.wait(WAIT_S)
+
+    found.spawn(block(), name="block")
+    assert blocked.wait(WAIT_S)
+    stuck = found.ticked_at
+    threading.Event().wait(0.05)
+    assert found.ticked_at == stuck
+    release.set()
+    wait_for(lambda: found.ticked_at > stuck)
+
+
+def test_closing_awaits_the_closers_the_latest_first_and_then_cancels_tasks() -> None:
+    order: list[str] = []
+
+    async def close_pool() -> None:
+        order.append("pool")
+
+    async def drain_sessions() -> None:
+        order.append("sessions")
+
+    async def work(began: threading.Event) -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            order.append("task")
+
+    found, began = runtime(), threading.Event()
+    found.on_close(close_pool)
+    found.on_close(drain_sessions)
+    future = found.spawn(work(began), name="work")
+    assert began.wait(WAIT_S)
+    found.close()
+    assert order == ["sessions", "pool", "task"]
+    assert future.cancelled()
+    assert not found.loop.is_running()
+
+
+@pytest.mark.parametrize("behaviour", ["fails", "hangs"])
+def test_a_closer_that_fails_or_hangs_does_not_keep_the_others_open(
+    behaviour: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def awkward() -> None:
+        if behaviour == "fails":
+            raise LookupError("can't")
+        await asyncio.Event().wait()
+
+    closed = threading.Event()
+
+    async def good() -> None:
+        closed.set()
+
+    found = runtime()
+    found.on_close(good)
+    found.on_close(awkward)
+    found.close(timeout_s=0.05)
+    assert closed.is_set()
+    assert "Clos" in caplog.text
+
+
+def test_a_closed_runtime_takes_no_work_and_the_next_caller_gets_another() -> None:
+    first = runtime()
+    first.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        first.spawn(answer(1), name="late")
+    second = runtime()
+    assert second is not first
+    assert second.call(answer, 2) == 2
+
+
+def test_closing_twice_is_harmless() -> None:
+    found = runtime()
+    found.close()
+    close()
+
+
+def test_a_task_that_ignores_cancellation_is_named_and_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    began = threading.Event()
+    release: list[asyncio.Event] = []
+
+    async def stubborn() -> None:
+        release.append(asyncio.Event())
+        began.set()
+        for _ in range(2):
+            try:
+                await release[0].wait()
+            except asyncio.CancelledError:
+                asyncio.get_running_loop().call_later(0.3, release[0].set)
+
+    runtime().spawn(stubborn(), name="stubborn")
+    assert began.wait(WAIT_S)
+    with caplog.at_level(logging.ERROR):
+        asyncio.run_coroutine_threadsafe(runtime().aclose(0.01), runtime().loop).result(WAIT_S)
+    assert "stubborn" in caplog.text
+
+
+def test_the_web_process_adopts_the_loop_that_it_already_has() -> None:
+    async def serve() -> None:
+        adopted = Runtime.adopt()
+        assert adopted.loop is asyncio.get_running_loop()
+        assert Runtime.adopt() is runtime() is adopted
+        assert await asyncio.to_thread(adopted.call, answer, "over here") == "over here"
+        await adopted.aclose()
+        assert module._state.runtime is None
+
+    asyncio.run(serve())
+
+
+def test_a_second_loop_cannot_be_adopted_beside_a_running_one() -> None:
+    runtime()
+
+    async def serve() -> None:
+        Runtime.adopt()
+
+    with pytest.raises(RuntimeError, match="close it"):
+        asyncio.run(serve())
+
+
+def test_a_forked_child_gets_a_runtime_of_its_own() -> None:
+    before = runtime()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # no assertion here: a child must not unwind into pytest
+        try:
+            own = runtime()
+            fine = own is not before and own.call(answer, 7, timeout_s=WAIT_S) == 7
+            os.write(writing, b"own" if fine else b"shared")
+        finally:
+            os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    assert os.read(reading, 10) == b"own"
+    os.close(reading)
+    assert before.call(answer, 8) == 8
+
+
+@pytest.mark.django_db(transaction=True)
+def test_orm_work_runs_beside_the_loop_and_gives_its_connection_back() -> None:
+    seen: dict[str, object] = {}
+
+    def query(number: int, *, plus: int) -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT %s + %s", [number, plus])
+            (found,) = cursor.fetchone()
+        seen["thread"] = threading.current_thread().name
+        seen["connection"] = connection.connection
+        return int(found)
+
+    async def work() -> int:
+        return await runtime().orm(query, 40, plus=2)
+
+    assert runtime().call(work) == 42
+    assert str(seen["thread"]).startswith("orm")
+    assert seen["connection"] is not None
+
+    def is_open() -> bool:
+        return connection.connection is not None
+
+    async def look() -> list[bool]:
+        return await asyncio.gather(*(runtime().orm(is_open) for _ in range(8)))
+
+    assert runtime().call(look) == [False] * 8
+
+
+def test_at_most_eight_pieces_of_orm_work_run_at_once() -> None:
+    lock = threading.Lock()
+    running, most = 0, 0
+    full = threading.Barrier(module.ORM_THREADS)
+
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        full.wait(WAIT_S)
+        with lock:
+            running -= 1
+
+    async def crowd() -> None:
+        await asyncio.gather(*(runtime().orm(work) for _ in range(3 * module.ORM_THREADS)))
+
+    runtime().call(crowd)
+    assert most == module.ORM_THREADS
+
+
+def test_orm_elsewhere_than_on_the_loop_is_refused() -> None:
+    found = runtime()
+
+    async def elsewhere() -> None:
+        await found.orm(int)
+
+    with pytest.raises(RuntimeError, match="belongs to the runtime's loop"):
+        asyncio.run(elsewhere())
