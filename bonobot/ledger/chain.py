@@ -1,0 +1,134 @@
+"""The chain: each entry's digest covers its text and the digest before it.
+
+Pure. A row holds up to two entries (opened, closed), each at its own position of the one chain of
+its organization. The tip (position and digest of the last entry) is kept apart, so that a missing
+tail is seen too. Whoever can rewrite all rows and the tip can forge a chain: only a tip that was
+exported shows that.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from bonobot.ledger import sealing
+
+GENESIS = "0" * 64
+MOST_FAULTS = 100
+
+
+def link(previous: str, text: str) -> str:
+    """Return the hex SHA-256 of an entry: over the previous digest, then the stored ASCII text."""
+    return hashlib.sha256((previous + text).encode("ascii")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """Where a chain ends: entries so far, the last one's digest, and the policy generation."""
+
+    seq: int = 0
+    digest: str = GENESIS
+    generation: int = 0
+
+    def extend(self, text: str) -> "Tip":
+        """Return the tip after one more entry."""
+        return Tip(self.seq + 1, link(self.digest, text), self.generation)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row as the database returned it; `columns` as `sealing.columns` would make them."""
+
+    id: str
+    seq: int
+    digest: str
+    opened: str
+    closed_seq: int | None
+    closed_digest: str
+    closed: str
+    columns: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with a chain, at a position, in a row where it is known."""
+
+    kind: str
+    seq: int
+    row_id: str
+    detail: str
+
+
+# Position, digest, text, row id: a tuple because the heap of closings orders by position.
+_Entry = tuple[int, str, str, str]
+
+
+@dataclass(slots=True)
+class Inspector:
+    """Checks rows fed in the order of `seq` against a tip that was read before them."""
+
+    tip: Tip
+    rows: int = 0
+    highest: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    _closings: list[_Entry] = field(default_factory=list)
+    _last: tuple[int, str] = (0, GENESIS)
+
+    def feed(self, row: Stored) -> None:
+        """Check one row's columns, and its entries once those before them are known."""
+        self.rows += 1
+        self._check_columns(row)
+        for entry in self._closings_before(row.seq):
+            self._check_entry(entry)
+        self._check_entry((row.seq, row.digest, row.opened, row.id))
+        if row.closed_seq is not None:
+            heappush(self._closings, (row.closed_seq, row.closed_digest, row.closed, row.id))
+
+    def finish(self) -> None:
+        """Check what is left against the tip."""
+        for entry in self._closings_before(None):
+            self._check_entry(entry)
+        seq, digest = self._last
+        if seq < self.tip.seq:
+            missing = f"entries {seq + 1} to {self.tip.seq} are missing at the end"
+            self._fault("truncated", seq + 1, "", missing)
+        elif digest != self.tip.digest:
+            self._fault("head", seq, "", "the head's digest isn't that of the last entry")
+
+    def _closings_before(self, seq: int | None) -> Iterator[_Entry]:
+        while self._closings and (seq is None or self._closings[0][0] < seq):
+            yield heappop(self._closings)
+
+    def _check_entry(self, entry: _Entry) -> None:
+        seq, digest, text, row_id = entry
+        self.highest = max(self.highest, seq)
+        if seq > self.tip.seq:
+            return  # sealed after the tip was read, or forged: `highest` tells the caller
+        last_seq, last_digest = self._last
+        if seq <= last_seq:
+            self._fault("misplaced", seq, row_id, f"position {seq} was already taken")
+            return
+        if seq > last_seq + 1:
+            gap = f"entries {last_seq + 1} to {seq - 1} are missing"
+            self._fault("missing", last_seq + 1, row_id, gap)
+        elif not text.isascii() or link(last_digest, text) != digest:
+            self._fault("altered", seq, row_id, "the digest doesn't fit the text and its place")
+        self._last = (seq, digest)
+
+    def _check_columns(self, row: Stored) -> None:
+        if row.closed_seq is None and (row.closed or row.closed_digest):
+            self._fault("columns", row.seq, row.id, "a closing without a position")
+        try:
+            sealed = sealing.columns_of(row.opened, row.closed)
+        except (ValueError, TypeError, AttributeError) as error:
+            self._fault("unreadable", row.seq, row.id, f"the sealed text can't be read: {error}")
+            return
+        if sealed != row.columns:
+            pairs = zip(sealing.NAMES, sealed, row.columns, strict=True)
+            names = ", ".join(f"`{name}`" for name, wanted, found in pairs if wanted != found)
+            self._fault("columns", row.seq, row.id, f"{names} differ from the sealed text")
+
+    def _fault(self, kind: str, seq: int, row_id: str, detail: str) -> None:
+        if len(self.faults) < MOST_FAULTS:
+            self.faults.append(Fault(kind, seq, row_id, detail))

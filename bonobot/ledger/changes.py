@@ -1,0 +1,174 @@
+"""Changes: administrative events, recorded in the transaction that makes them.
+
+The row is the last statement of the caller's own transaction, on the caller's own connection, so a
+change and its record are kept or lost together, and the lock of the organization's chain is held
+only for that moment. A governed change raises the policy generation: the very next admission of a
+call sees it, on every host.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from django.db import transaction
+
+from bonobot.ledger import store
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.chain import Tip
+from bonobot.ledger.entries import Opening
+from bonobot.ledger.groups import Open, Sealed, open_item
+
+
+@dataclass(slots=True, kw_only=True)
+class Change:
+    """A change in progress: until it ends, what is recorded of it can still be completed."""
+
+    organization_id: UUID
+    actor: Actor
+    action: str
+    resource_type: str
+    resource_id: str
+    resource_name: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    governed: bool = True
+    id: UUID = field(default_factory=uuid4)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What the outermost change of a thread writes at its end."""
+
+    running: list[Change] = field(default_factory=list)
+    done: list[tuple[Change, datetime]] = field(default_factory=list)
+    bumped: set[UUID] = field(default_factory=set)
+
+
+class _Thread(threading.local):
+    # Connections belong to threads, and so does what waits to be written on them.
+    pending: _Pending | None = None
+
+
+_thread = _Thread()
+
+
+@contextmanager
+def change(
+    *,
+    organization_id: UUID,
+    actor: Actor,
+    action: str,
+    resource_type: str,
+    resource_id: str,
+    resource_name: str = "",
+    details: Mapping[str, Any] | None = None,
+    governed: bool = True,
+) -> Iterator[Change]:
+    """Make a change and record it in one transaction; nothing is recorded if the block raises.
+
+    The yielded `Change` may be completed in the block, as may the mapping given as `details`. A
+    change within a change is a row of its own; all are written when the outermost one ends.
+    """
+    one = Change(
+        organization_id=organization_id,
+        actor=actor,
+        action=action,
+        resource_type=resource_type,
+        resource_id=resource_id,
+        resource_name=resource_name,
+        details={} if details is None else details,
+        governed=governed,
+    )
+    outermost = _thread.pending is None
+    pending = _thread.pending = _thread.pending or _Pending()
+    before = len(pending.done)
+    pending.running.append(one)
+    try:
+        with transaction.atomic():
+            yield one
+            pending.done.append((one, datetime.now(UTC)))
+            if governed:
+                pending.bumped.add(organization_id)
+            if outermost:
+                _write(pending)
+    except BaseException:
+        del pending.done[before:]
+        raise
+    finally:
+        pending.running.remove(one)
+        if outermost:
+            _thread.pending = None
+
+
+def record(
+    *,
+    organization_id: UUID,
+    actor: Actor,
+    action: str,
+    resource_type: str,
+    resource_id: str,
+    resource_name: str = "",
+    details: Mapping[str, Any] | None = None,
+    governed: bool = True,
+) -> UUID:
+    """Record a change that the caller's transaction has just made, as its last statement."""
+    with change(
+        organization_id=organization_id,
+        actor=actor,
+        action=action,
+        resource_type=resource_type,
+        resource_id=resource_id,
+        resource_name=resource_name,
+        details=details,
+        governed=governed,
+    ) as one:
+        pass
+    return one.id
+
+
+def bump(organization_id: UUID) -> None:
+    """Raise the organization's policy generation in the caller's transaction.
+
+    Within a change it is done when the outermost one ends, once for all its writes.
+    """
+    pending = _thread.pending
+    if pending is None:
+        store.bump(transaction.get_connection(), organization_id)
+    else:
+        pending.bumped.add(organization_id)
+
+
+def _write(pending: _Pending) -> None:
+    connection = transaction.get_connection()
+    organizations = {one.organization_id for one, _ in pending.done} | pending.bumped
+    tips = store.lock_heads(connection, organizations)
+    for organization_id in pending.bumped:
+        tip = tips[organization_id]
+        tips[organization_id] = Tip(tip.seq, tip.digest, tip.generation + 1)
+    sealed: list[Sealed] = []
+    for one, at in pending.done:
+        tip = tips[one.organization_id]
+        item = _item(one, at, tip.generation)
+        tip = tips[one.organization_id] = tip.extend(item.text)
+        sealed.append(Sealed(item, tip.seq, tip.digest))
+    store.write_opened(connection, sealed)
+    store.write_heads(connection, tips)
+
+
+def _item(one: Change, at: datetime, generation: int) -> Open:
+    opening = Opening(
+        call_id=one.id,
+        organization_id=one.organization_id,
+        action=one.action,
+        event_type="change",
+        resource_type=one.resource_type,
+        resource_id=one.resource_id,
+        resource_name=one.resource_name,
+        actor=one.actor,
+        decision="allow",
+        details=one.details,
+    )
+    return open_item(opening, at, outcome="ok", generation=generation)

@@ -1,0 +1,130 @@
+"""Committing: one group of tickets in one durable transaction, on a connection of its own."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, TypeVar
+
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
+
+from bonobot.ledger import groups, store
+from bonobot.ledger.entries import Admitted
+from bonobot.ledger.groups import Answer, Close
+from bonobot.ledger.tickets import Answered, Ticket
+
+LIMITS = {
+    # A commit is on the disk when it returns.
+    "sqlite": ("PRAGMA synchronous=FULL",),
+    # A lock that another host holds, or a database that hangs, must not outlast the callers'
+    # deadline; and if this process freezes within a transaction, the chain comes free without it.
+    "postgresql": (
+        "SET lock_timeout = '1s'",
+        "SET statement_timeout = '4s'",
+        "SET idle_in_transaction_session_timeout = '2s'",
+    ),
+}
+NETWORK_TIMEOUT_MS = 5_000
+SQLITE_BUSY_S = 0.5
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Committer:
+    """Commits groups; used by one thread only. Database errors reach the caller."""
+
+    def __init__(self) -> None:
+        self._connection: store.Connection | None = None
+
+    def commit(self, tickets: Sequence[Ticket]) -> list[Answered]:
+        """Store what becomes of the tickets and return their answers, in any order."""
+        connection = self._connected()
+        answered = _recalled(connection, tickets)
+        known = {ticket for ticket, _ in answered}
+        rest = [ticket for ticket in tickets if ticket not in known and not ticket.moot]
+        if rest:
+            answers = _commit(connection, rest)
+            answered += zip(rest, answers, strict=True)
+        return answered
+
+    def disconnect(self) -> None:
+        """Close the connection, with what it hadn't committed; the next commit opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except DatabaseError:
+                connection.connection = None  # it was broken already
+
+    def _connected(self) -> store.Connection:
+        if self._connection is None:
+            connection = own_connection()
+            connection.connect()
+            for statement in LIMITS[connection.vendor]:
+                connection.cursor().execute(statement)
+            self._connection = connection
+        return self._connection
+
+
+def own_connection() -> store.Connection:
+    """Return a connection to the default database that belongs to no pool and no thread."""
+    connection = connections.create_connection(DEFAULT_DB_ALIAS)
+    settings = deepcopy(connection.settings_dict)
+    options: dict[str, Any] = settings["OPTIONS"]
+    if connection.vendor == "sqlite":
+        options["timeout"] = SQLITE_BUSY_S
+    else:
+        options.pop("pool", None)
+        options["server_side_binding"] = True
+        options.setdefault("prepare_threshold", 2)
+        options.setdefault("tcp_user_timeout", NETWORK_TIMEOUT_MS)
+    connection.settings_dict = settings
+    return connection
+
+
+def _recalled(connection: store.Connection, tickets: Sequence[Ticket]) -> list[Answered]:
+    """Answer the tickets whose commit had happened although its answer was lost."""
+    doubtful = [ticket for ticket in tickets if ticket.sent]
+    found = store.written(connection, [ticket.item.call_id for ticket in doubtful])
+    answered: list[Answered] = []
+    for ticket in doubtful:
+        row = found.get(ticket.item.call_id)
+        answer = _recall(ticket, row) if row else None
+        if answer is not None:
+            answered.append((ticket, answer))
+    return answered
+
+
+def _recall(ticket: Ticket, row: store.Written) -> Answer | None:
+    item = ticket.item
+    if isinstance(item, Close):
+        return True if row.closed == item.text else None
+    if row.opened != item.text:
+        return None
+    if item.admission is None:
+        return item.call_id
+    return Admitted(item.call_id, row.seq, row.generation)
+
+
+def _commit(connection: store.Connection, tickets: Sequence[Ticket]) -> list[Answer]:
+    items = [ticket.item for ticket in tickets]
+    wanted = groups.needs(items)
+    with store.pipelined(connection):
+        store.begin(connection)
+        read = store.lock(connection, wanted)
+    before = read()
+    plan = groups.decide(before, items)
+    after = plan.state
+    for ticket in tickets:
+        ticket.sent = True
+    with store.pipelined(connection):
+        store.write_opened(connection, plan.opened)
+        store.write_closed(connection, plan.closed)
+        store.write_heads(connection, _changed(before.tips, after.tips))
+        store.write_cells(connection, _changed(before.cells, after.cells))
+        store.write_rates(connection, _changed(before.rates, after.rates))
+        store.commit(connection)
+    return plan.answers
+
+
+def _changed(before: Mapping[Key, Value], after: Mapping[Key, Value]) -> dict[Key, Value]:
+    return {key: value for key, value in after.items() if value != before.get(key)}

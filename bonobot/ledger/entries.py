@@ -1,0 +1,123 @@
+"""Entries: what the rooms above hand to the ledger, and what they get back.
+
+Amounts are integers in the unit that their cell's key names (tokens, micro-dollars, calls,
+milliseconds), so sums are exact and the same on every database.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+from uuid import UUID
+
+from bonobot.ledger.actors import Actor
+
+Outcome = Literal["ok", "error", "refused", "unknown", "cancelled"]
+OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
+
+# Sums of a thousand such amounts still fit a signed 64-bit column.
+LARGEST = 2**53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """The request of a call, or an event: who wanted what, and what was decided about it."""
+
+    call_id: UUID
+    organization_id: UUID
+    action: str
+    event_type: str
+    resource_type: str
+    resource_id: str
+    actor: Actor
+    decision: str
+    rule: str = ""
+    code: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    resource_name: str = ""
+    agent_id: UUID | None = None
+    agent_name: str = ""
+    server_id: UUID | None = None
+    server_name: str = ""
+    tool_name: str = ""
+    session_id: UUID | None = None
+    parent_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """An amount set aside in a budget cell until the call is settled; no limit: only counted."""
+
+    key: str
+    limit: int | None
+    amount: int
+
+    def __post_init__(self) -> None:
+        _within("amount", (self.amount,))
+        if self.limit is not None and self.limit < 0:
+            raise ValueError(f"`limit` must not be negative, it is {self.limit}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One use of a rate limit: `per_minute` on average, `burst` at once."""
+
+    key: str
+    per_minute: int
+    burst: int
+    cost: int = 1
+
+    def __post_init__(self) -> None:
+        if self.per_minute < 1 or not 0 <= self.cost <= self.burst or self.burst < 1:
+            raise ValueError(
+                "`per_minute` and `burst` must be 1 or more, `cost` between 0 and `burst`: "
+                f"{self.per_minute}, {self.burst}, {self.cost}."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A decided call that asks to run; `generation` is the one its policy snapshot was read at."""
+
+    opening: Opening
+    reserves: tuple[Reserve, ...] = ()
+    charges: tuple[Charge, ...] = ()
+    generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The call is in the audit, its reservations and charges stand: it may run."""
+
+    call_id: UUID
+    seq: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settlement:
+    """How a call ended; `actuals` are (key, reserved, actual) for each of its reserves."""
+
+    call_id: UUID
+    organization_id: UUID
+    outcome: Outcome
+    duration_ms: int
+    details: Mapping[str, Any] = field(default_factory=dict)
+    actuals: tuple[tuple[str, int, int], ...] = ()
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_microusd: int = 0
+
+    def __post_init__(self) -> None:
+        if self.outcome not in OUTCOMES:
+            raise ValueError(f"`outcome` must be one of {sorted(OUTCOMES)}, not {self.outcome!r}.")
+        _within("duration_ms", (self.duration_ms,))
+        _within("tokens", (self.input_tokens, self.output_tokens))
+        _within("cost_microusd", (self.cost_microusd,))
+        for _, reserved, actual in self.actuals:
+            _within("actuals", (reserved, actual))
+
+
+def _within(name: str, amounts: Iterable[int]) -> None:
+    for amount in amounts:
+        if not 0 <= amount <= LARGEST:
+            raise ValueError(f"`{name}` must be between 0 and {LARGEST}, not {amount}.")

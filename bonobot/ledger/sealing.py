@@ -1,0 +1,191 @@
+"""Sealing: the texts that the chain covers, and the columns that are copied from them.
+
+Pure. An entry is canonical ASCII JSON, kept as text: what was hashed is what is stored. Columns
+exist for searching; each is derived from the sealed facts by `columns`, on writing and again on
+verifying, so a column that was changed by hand shows.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from bonobot.ledger.entries import Opening, Reserve, Settlement
+from bonobot.lib.canonical import canonical
+
+VERSION = 1
+OPEN = "open"  # the outcome of a call that has none yet
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column copied from the sealed facts; `length` in characters cuts long texts."""
+
+    name: str
+    kind: Literal["text", "uuid", "time", "integer"]
+    length: int = 0
+    default: str | int | None = None
+
+
+def _text(name: str, length: int = 255) -> Column:
+    return Column(name, "text", length, "")
+
+
+OPENED = (
+    Column("id", "uuid"),
+    Column("organization_id", "uuid"),
+    Column("opened_at", "time"),
+    _text("action", 64),
+    _text("event_type", 64),
+    _text("resource_type", 64),
+    _text("resource_id"),
+    _text("resource_name"),
+    _text("actor_kind", 16),
+    _text("actor_id"),
+    _text("actor_label"),
+    _text("decision", 16),
+    _text("rule"),
+    _text("code", 64),
+    Column("agent_id", "uuid"),
+    _text("agent_name"),
+    Column("server_id", "uuid"),
+    _text("server_name"),
+    _text("tool_name"),
+    Column("session_id", "uuid"),
+    Column("parent_id", "uuid"),
+)
+# What closing a row sets; until then, and in a row sealed once, the opened text has the outcome.
+OUTCOME = _text("outcome", 16)
+CLOSED = (
+    Column("closed_at", "time"),
+    OUTCOME,
+    Column("duration_ms", "integer"),
+    Column("input_tokens", "integer", default=0),
+    Column("output_tokens", "integer", default=0),
+    Column("cost_microusd", "integer", default=0),
+    Column("repeats", "integer", default=0),
+)
+COLUMNS = (*OPENED, *CLOSED)
+NAMES = tuple(column.name for column in COLUMNS)
+# What the statement that inserts a row sets.
+OPENING = (*OPENED, OUTCOME)
+
+
+def opened(
+    opening: Opening,
+    at: datetime,
+    *,
+    outcome: str = OPEN,
+    reserves: Iterable[Reserve] = (),
+    generation: int | None = None,
+) -> dict[str, Any]:
+    """Return the facts of a request or event; those that are empty are left out."""
+    facts = {
+        "entry": "opened",
+        "v": VERSION,
+        "id": str(opening.call_id),
+        "organization_id": str(opening.organization_id),
+        "opened_at": stamp(at),
+        "action": opening.action,
+        "event_type": opening.event_type,
+        "resource_type": opening.resource_type,
+        "resource_id": opening.resource_id,
+        "resource_name": opening.resource_name,
+        "actor_kind": opening.actor.kind,
+        "actor_id": opening.actor.id,
+        "actor_label": opening.actor.label,
+        "decision": opening.decision,
+        "rule": opening.rule,
+        "code": opening.code,
+        "agent_id": _id(opening.agent_id),
+        "agent_name": opening.agent_name,
+        "server_id": _id(opening.server_id),
+        "server_name": opening.server_name,
+        "tool_name": opening.tool_name,
+        "session_id": _id(opening.session_id),
+        "parent_id": _id(opening.parent_id),
+        "outcome": outcome,
+        "details": dict(opening.details),
+        "generation": generation,
+        "reserves": [[reserve.key, reserve.amount] for reserve in reserves],
+    }
+    return {name: fact for name, fact in facts.items() if fact not in ("", None, [], {})}
+
+
+def closed(settlement: Settlement, at: datetime) -> dict[str, Any]:
+    """Return the facts of an outcome."""
+    facts = {
+        "entry": "closed",
+        "v": VERSION,
+        "id": str(settlement.call_id),
+        "closed_at": stamp(at),
+        "outcome": settlement.outcome,
+        "duration_ms": settlement.duration_ms,
+        "input_tokens": settlement.input_tokens,
+        "output_tokens": settlement.output_tokens,
+        "cost_microusd": settlement.cost_microusd,
+        "details": dict(settlement.details),
+        "actuals": [list(actual) for actual in settlement.actuals],
+    }
+    return {name: fact for name, fact in facts.items() if fact not in ([], {})}
+
+
+def repeated(call_id: UUID, repeats: int, at: datetime) -> dict[str, Any]:
+    """Return the facts that close a refusal which came again: how often, until when."""
+    return {
+        "entry": "closed",
+        "v": VERSION,
+        "id": str(call_id),
+        "closed_at": stamp(at),
+        "outcome": "refused",
+        "repeats": repeats,
+    }
+
+
+def seal(facts: Facts) -> str:
+    """Return the text that is stored and hashed; raise if the facts are no JSON."""
+    return canonical(facts)
+
+
+def columns(chosen: Iterable[Column], facts: Facts) -> tuple[Any, ...]:
+    """Return the values of the chosen columns: text, integers and None only."""
+    return tuple([_column(column, facts) for column in chosen])
+
+
+def columns_of(opened_text: str, closed_text: str) -> tuple[Any, ...]:
+    """Return the columns that a row with these texts must have; raise ValueError if unreadable."""
+    request = json.loads(opened_text)
+    result = json.loads(closed_text) if closed_text else request
+    if result.get("id") != request.get("id"):
+        raise ValueError("the closing belongs to another row")
+    return columns(OPENED, request) + columns(CLOSED, result)
+
+
+def reserved(opened_text: str) -> tuple[tuple[str, int], ...]:
+    """Return what a call had reserved, for whoever settles it in place of its dead holder."""
+    return tuple((key, amount) for key, amount in json.loads(opened_text).get("reserves", ()))
+
+
+def stamp(at: datetime) -> str:
+    """Return an aware UTC time with microseconds, as it stands in sealed texts."""
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _id(value: UUID | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _column(column: Column, facts: Facts) -> Any:
+    fact = facts.get(column.name, column.default)
+    return _fit(fact, column.length) if column.kind == "text" else fact
+
+
+def _fit(text: str, length: int) -> str:
+    """Make any text storable everywhere: PostgreSQL takes no NUL, UTF-8 no lone surrogate."""
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode("utf-8")
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:length]
