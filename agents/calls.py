@@ -21,7 +21,8 @@ from agents.governance.policies import Decision
 from agents.governance.results import Readable, readable
 from agents.governance.snapshots import Snapshot, Tool, snapshots
 from agents.models import StoredResult
-from bonobot.ledger.entries import Admission, Charge, Opening, Reserve, Settlement
+from bonobot.ledger.entries import Admission, Charge, Opening, Settlement
+from bonobot.ledger.heads import generation
 from bonobot.ledger.refusals import Refusal, StaleSnapshot
 from bonobot.ledger.writer import writer
 from bonobot.lib.canonical import canonical, digest
@@ -99,8 +100,7 @@ async def call(request: Request) -> Outcome:
     Raises `Refused`, `InvalidArguments`, `NotFound` (unknown tool) or the ledger's `Refusal`, each
     after it was written to the audit; an upstream's failure is an outcome, not an exception.
     """
-    snapshot, tool = await _admitted(request)
-    return await _settled(request, snapshot, tool)
+    return await _settled(request, await _admitted(request))
 
 
 async def release(holder: str) -> None:
@@ -108,10 +108,19 @@ async def release(holder: str) -> None:
     await connections().release(holder)
 
 
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """An admitted call: what decided it, and what was reserved for it."""
+
+    snapshot: Snapshot
+    tool: Tool
+    admission: Admission
+
+
 # -- resolve, check, decide, admit ---------------------------------------------------------------
 
 
-async def _admitted(request: Request) -> tuple[Snapshot, Tool]:
+async def _admitted(request: Request) -> _Passed:
     snapshot = await _snapshot(request, fresh=False)
     for _ in range(TRIES):
         tool = snapshot.tools.get(request.tool)
@@ -119,20 +128,30 @@ async def _admitted(request: Request) -> tuple[Snapshot, Tool]:
             tool = _resolved(request, snapshot, tool)
             await check_arguments(tool.input_schema, request.arguments, tool.schema_verdict)
             _decided(request, tool)
-            await writer().admit_async(_admission(request, snapshot, tool))
+            admission = _admission(request, snapshot, tool)
+            await writer().admit_async(admission)
         except StaleSnapshot:
             snapshot = await _snapshot(request, fresh=True)
         except Problem as problem:
+            if not isinstance(problem, Refusal) and await _is_stale(snapshot):
+                snapshot = await _snapshot(request, fresh=True)
+                continue
             await _refuse(request, snapshot, tool, problem)
             raise
         else:
-            return snapshot, tool
+            return _Passed(snapshot, tool, admission)
     raise Refused(
         "The rules changed while this call was being decided.",
         code="rules_changing",
         remedy="Try again in a moment.",
         status=503,
     )
+
+
+async def _is_stale(snapshot: Snapshot) -> bool:
+    """Tell whether a refusal was decided on old rules: admission, which tells, wasn't reached."""
+    now = await runtime().orm(generation, snapshot.organization_id)
+    return now != snapshot.generation
 
 
 async def _snapshot(request: Request, *, fresh: bool) -> Snapshot:
@@ -181,16 +200,13 @@ def _decided(request: Request, tool: Tool) -> None:
 
 
 def _admission(request: Request, snapshot: Snapshot, tool: Tool) -> Admission:
+    organization_id = snapshot.organization_id
     return Admission(
         opening=_opening(request, snapshot, tool, tool.decision),
-        reserves=_reserves(snapshot),
+        reserves=reserves(organization_id, snapshot.limits, {"calls": 1}, timezone.now()),
         charges=_charges(request, snapshot),
         generation=snapshot.generation,
     )
-
-
-def _reserves(snapshot: Snapshot) -> tuple[Reserve, ...]:
-    return reserves(snapshot.organization_id, snapshot.limits, {"calls": 1}, timezone.now())
 
 
 def _charges(request: Request, snapshot: Snapshot) -> tuple[Charge, ...]:
@@ -265,41 +281,46 @@ def _kept(arguments: Any) -> Any:
 # -- forward, inspect, settle --------------------------------------------------------------------
 
 
-async def _settled(request: Request, snapshot: Snapshot, tool: Tool) -> Outcome:
+async def _settled(request: Request, passed: _Passed) -> Outcome:
+    """Forward the call and settle it, whatever happens: also when the caller goes away."""
     began = perf_counter()
-    outcome, code, removed = "unknown", "cancelled", 0
+    outcome, code, shown = "unknown", "cancelled", Readable("")
+    result: dict[str, Any] = {}
+    remedy = ""
     try:
-        result = await _forward(request, snapshot, tool)
-        shown = await _inspected(request, snapshot, result)
-        failed = bool(result.get("isError"))
-        outcome, code, removed = (
-            ("error", "tool_error", shown.removed) if failed else ("ok", "", shown.removed)
-        )
-        text, remedy = shown.text, ""
+        result = await _forward(request, passed)
+        shown = await _inspected(request, passed.snapshot, result)
+        outcome, code = ("error", "tool_error") if result.get("isError") else ("ok", "")
     except Problem as problem:
+        # Sent and not answered in time: nobody knows whether it ran.
         outcome = "unknown" if problem.code == "call_timeout" else "error"
-        code, result, text, remedy = problem.code, {}, str(problem), problem.remedy
+        code, shown, remedy = problem.code, Readable(str(problem)), problem.remedy
     finally:
         duration_ms = round((perf_counter() - began) * 1000)
-        await asyncio.shield(
-            writer().settle_async(
-                _settlement(request, snapshot, outcome, code, duration_ms, removed)
-            )
+        settlement = Settlement(
+            call_id=request.call_id,
+            organization_id=passed.snapshot.organization_id,
+            outcome=outcome,
+            duration_ms=duration_ms,
+            details={"execution_time_ms": duration_ms, "code": code, "sanitized": shown.removed},
+            actuals=tuple((one.key, one.amount, one.amount) for one in passed.admission.reserves),
         )
+        await asyncio.shield(writer().settle_async(settlement))
     return Outcome(
         call_id=request.call_id,
         outcome=outcome,
-        text=text,
+        text=shown.text,
         result=result,
         duration_ms=duration_ms,
         code=code,
         remedy=remedy,
-        server_name=tool.facts.server_name,
-        own_name=tool.facts.own_name,
+        server_name=passed.tool.facts.server_name,
+        own_name=passed.tool.facts.own_name,
     )
 
 
-async def _forward(request: Request, snapshot: Snapshot, tool: Tool) -> dict[str, Any]:
+async def _forward(request: Request, passed: _Passed) -> dict[str, Any]:
+    snapshot, tool = passed.snapshot, passed.tool
     if tool.facts.source == "builtin":
         context = Context(
             organization_id=snapshot.organization_id,
@@ -333,16 +354,3 @@ async def _inspected(request: Request, snapshot: Snapshot, result: dict[str, Any
             text=shown.whole,
         )
     return shown
-
-
-def _settlement(
-    request: Request, snapshot: Snapshot, outcome: str, code: str, duration_ms: int, removed: int
-) -> Settlement:
-    return Settlement(
-        call_id=request.call_id,
-        organization_id=snapshot.organization_id,
-        outcome=outcome,
-        duration_ms=duration_ms,
-        details={"execution_time_ms": duration_ms, "code": code, "sanitized": removed},
-        actuals=tuple((reserve.key, reserve.amount, 1) for reserve in _reserves(snapshot)),
-    )

@@ -19,16 +19,18 @@ class Readable:
 
 def readable(result: dict[str, Any], *, limit: int, result_id: object) -> Readable:
     """Return `result` as text of at most `limit` bytes, with a note where it was cut."""
-    cleaned, removed = clean_result("\n".join(_parts(result)))
-    raw = cleaned.encode()
+    cleaned = clean_result("\n".join(_parts(result)))
+    # A lone surrogate is legal in JSON, and in no database or model.
+    raw = cleaned.text.encode(errors="replace")
+    whole = raw.decode()
     if len(raw) <= limit:
-        return Readable(cleaned, removed=removed)
+        return Readable(whole, removed=cleaned.total)
     kept = raw[:limit].decode(errors="ignore")
     note = (
-        f"\n[cut: {len(kept)} of {len(cleaned)} characters shown; "
+        f"\n[cut: {len(kept)} of {len(whole)} characters shown; "
         f"the rest can be read with read_result, result_id {result_id}]"
     )
-    return Readable(kept + note, whole=cleaned, removed=removed)
+    return Readable(kept + note, whole=whole, removed=cleaned.total)
 
 
 def _parts(result: dict[str, Any]) -> Iterable[str]:

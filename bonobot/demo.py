@@ -1,0 +1,162 @@
+"""The demo: an organization with an agent and three real servers, made in an empty database.
+
+It needs no network, no key and no other service: the servers are installed beside Bonobot, and the
+agent's model is the offline one. What it makes is ordinary rows, made through the ordinary doors.
+"""
+
+import secrets
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from django.conf import settings
+
+from agents.bindings import bind
+from agents.models import Agent, ModelEndpoint
+from agents.registration import AgentSpec, EndpointSpec, add_agent, save_endpoint
+from agents.tool_policies import PolicyText, set_policy
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Problem
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.models import Membership, Organization, User
+from bonobot.tenancy.principals import Principal, cli_principal
+from bonobot.tenancy.roles import Role
+from mcp_servers.approval import approve
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.discovery import discover
+from mcp_servers.models import Server
+from mcp_servers.registration import add, switch
+
+USERNAME = "admin"
+INSTRUCTIONS = """You help people find out what time it is, and what happened in a git repository.
+Use the tools. Say plainly what you did, and what did not work."""
+# The agent may read the repository; what writes is left out, so that a refusal can be seen too.
+ALLOWED = (
+    "mcp_time_*",
+    "mcp_fetch_*",
+    "mcp_git_git_status",
+    "mcp_git_git_diff*",
+    "mcp_git_git_log",
+    "mcp_git_git_show",
+    "mcp_git_git_branch",
+    "current_time",
+    "read_result",
+)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """How to sign in to what was made; the password is kept nowhere."""
+
+    username: str
+    password: str
+    organization: str
+    agent: str
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _DemoServer:
+    name: str
+    module: str
+    description: str
+    args: tuple[str, ...] = ()
+    enabled: bool = True
+
+
+def create_demo() -> Demo:
+    """Make the demo and return how to sign in; a server that can't be discovered is reported."""
+    password = secrets.token_urlsafe(12)
+    organization, user = _people(password)
+    principal = cli_principal(organization)
+    endpoint = save_endpoint(
+        principal, EndpointSpec(name="Offline", kind=ModelEndpoint.Kind.OFFLINE, model="offline")
+    )
+    agent = add_agent(
+        principal,
+        AgentSpec(
+            name="Demo",
+            slug="demo",
+            description="Knows the time, and this repository's history",
+            instructions=INSTRUCTIONS,
+            model_endpoint=endpoint,
+        ),
+    )
+    problems = [
+        f"{one.name}: {problem}"
+        for one in _servers()
+        if (problem := _serve(principal, agent, one)) is not None
+    ]
+    set_policy(principal, agent, PolicyText("allowlist", allow=_allowed(agent)))
+    return Demo(user.username, password, organization.slug, agent.slug, tuple(problems))
+
+
+def _people(password: str) -> tuple[Organization, User]:
+    organization = Organization.objects.create(name="Demo", slug="demo")
+    user = User.objects.create_superuser(USERNAME, password=password)
+    principal = cli_principal(organization)
+    with change(
+        organization_id=organization.pk,
+        actor=principal.actor,
+        action="organization_created",
+        resource_type="organization",
+        resource_id=str(organization.pk),
+        resource_name=organization.name,
+    ):
+        Membership.objects.create(organization=organization, user=user, role=Role.OWNER)
+    return organization, user
+
+
+def _servers() -> list[_DemoServer]:
+    """Return the servers that are installed; the git one watches the repository we run from."""
+    repository = _repository()
+    known = [
+        _DemoServer("time", "mcp_server_time", "Time and time zones"),
+        _DemoServer(
+            "git",
+            "mcp_server_git",
+            f"The history of {repository}",
+            ("--repository", str(repository)),
+        ),
+        _DemoServer("fetch", "mcp_server_fetch", "Reads pages of the web", enabled=False),
+    ]
+    return [one for one in known if find_spec(one.module)]
+
+
+def _repository() -> Path:
+    here = Path(settings.BASE_DIR)
+    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+
+
+def _serve(principal: Principal, agent: Agent, one: _DemoServer) -> Problem | None:
+    """Register, discover, approve and bind one server; return what went wrong, if anything."""
+    server = add(
+        principal,
+        ServerSpec(
+            name=one.name,
+            description=one.description,
+            transport_type=Server.Transport.STDIO,
+            endpoint_config={"command": sys.executable, "args": ["-m", one.module, *one.args]},
+        ),
+    )
+    failed = None
+    try:
+        runtime().call(discover, server.pk, actor=principal.actor)
+        approve(principal, server)
+    except Problem as problem:
+        failed = problem
+    bind(principal, agent, server)
+    if not one.enabled:
+        switch(principal, server, enabled=False)
+    return failed
+
+
+def _allowed(agent: Agent) -> tuple[str, ...]:
+    """Return the rules for servers that are there."""
+    slugs = {binding.server.slug for binding in agent.bindings.select_related("server")}
+    return tuple(
+        rule
+        for rule in ALLOWED
+        if not rule.startswith("mcp_") or rule.split("_")[1] in slugs
+    )

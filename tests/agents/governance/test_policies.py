@@ -1,0 +1,192 @@
+"""The decision about a tool: order of the stages, the four modes, and identity."""
+
+from dataclasses import replace
+from uuid import UUID, uuid4
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.governance.policies import Policy, Rule, Scope, ToolFacts, decide, stages
+
+GITHUB, OTHER = UUID(int=1), UUID(int=2)
+TOOL = ToolFacts(
+    source="mcp",
+    own_name="create_issue",
+    label="mcp_github_create_issue",
+    server_id=GITHUB,
+    server_name="github",
+)
+CLOCK = ToolFacts(source="builtin", own_name="current_time", label="current_time")
+OPEN = Policy("all")
+
+
+def code(tool=TOOL, policy=OPEN, scope=Scope(), **more):  # noqa: B008 - a frozen default
+    """Return the code of a refusal, or nothing."""
+    return decide(tool, policy=policy, scope=scope, **more).code
+
+
+def allow(pattern, server_id=GITHUB, source="mcp"):
+    return Rule("allow", source, pattern, server_id)
+
+
+def deny(pattern, server_id=GITHUB, source="mcp"):
+    return Rule("deny", source, pattern, server_id)
+
+
+def test_no_policy_blocks_every_tool():
+    assert code(policy=Policy()) == "denied_by_policy"
+    assert code(CLOCK, policy=Policy()) == "denied_by_policy"
+
+
+def test_mode_all_lets_everything_through():
+    assert code() == ""
+    assert code(CLOCK) == ""
+
+
+def test_an_allowlist_lets_through_only_what_a_rule_names():
+    policy = Policy("allowlist", (allow("create_*"),))
+    assert code(policy=policy) == ""
+    assert code(replace(TOOL, own_name="delete_issue"), policy=policy) == "denied_by_policy"
+
+
+def test_in_an_allowlist_a_deny_rule_wins():
+    assert (
+        code(policy=Policy("allowlist", (allow("*"), deny("create_issue")))) == "denied_by_policy"
+    )
+
+
+def test_a_denylist_stops_only_what_a_rule_names():
+    policy = Policy("denylist", (deny("create_*"),))
+    assert code(policy=policy) == "denied_by_policy"
+    assert code(replace(TOOL, own_name="list_issues"), policy=policy) == ""
+
+
+def test_builtin_tools_follow_the_same_policy():
+    policy = Policy("allowlist", (allow("current_time", None, "builtin"),))
+    assert code(CLOCK, policy=policy, scope=None) == ""
+    assert code(TOOL, policy=policy) == "denied_by_policy"
+
+
+def test_a_rule_of_one_server_says_nothing_about_another():
+    policy = Policy("allowlist", (allow("*", GITHUB),))
+    assert code(replace(TOOL, server_id=OTHER), policy=policy) == "denied_by_policy"
+
+
+def test_an_exact_permission_does_not_reach_a_similar_name():
+    policy = Policy("allowlist", (allow("create_issue"),))
+    assert code(replace(TOOL, own_name="create-issue"), policy=policy) == "denied_by_policy"
+
+
+def test_a_denial_reaches_the_name_as_models_see_it():
+    policy = Policy("denylist", (deny("create_issue"),))
+    assert code(replace(TOOL, own_name="create-issue"), policy=policy) == "denied_by_policy"
+
+
+def test_the_binding_comes_before_the_policy():
+    assert code(scope=Scope(denied=("create_*",))) == "denied_by_binding"
+    assert code(scope=Scope(allowed=("list_*",))) == "denied_by_binding"
+    assert code(scope=Scope(allowed=("create_*",))) == ""
+
+
+def test_a_server_that_is_not_bound_is_refused():
+    assert code(scope=None) == "not_bound"
+    assert code(scope=Scope(enabled=False)) == "not_bound"
+
+
+def test_switches_of_agent_server_and_tool_refuse():
+    assert code(agent_enabled=False) == "agent_disabled"
+    assert code(replace(TOOL, server_enabled=False)) == "server_disabled"
+    assert code(replace(TOOL, enabled=False)) == "tool_disabled"
+
+
+def test_only_an_approved_definition_may_be_called():
+    codes = {
+        "pending": "not_approved",
+        "changed": "definition_changed",
+        "refused": "definition_refused",
+        "gone": "tool_gone",
+    }
+    assert {state: code(replace(TOOL, state=state)) for state in codes} == codes
+
+
+def test_every_refusal_says_what_to_do_next():
+    for tool in (TOOL, CLOCK):
+        for stage in stages(
+            replace(tool, state="pending", enabled=False, server_enabled=False),
+            policy=Policy(),
+            scope=None,
+            agent_enabled=False,
+        ):
+            assert stage.allows or (stage.reason and stage.remedy and stage.rule)
+
+
+def test_explaining_shows_every_stage_in_order():
+    names = [stage.name for stage in stages(TOOL, policy=OPEN, scope=Scope())]
+    assert names == ["agent", "server", "binding", "definition", "scope", "policy"]
+
+
+patterns = st.sampled_from(["*", "create_*", "create_issue", "list_*", "x"])
+rules = st.builds(
+    Rule,
+    effect=st.sampled_from(["allow", "deny"]),
+    source=st.sampled_from(["mcp", "builtin"]),
+    pattern=patterns,
+    server_id=st.sampled_from([None, GITHUB, OTHER]),
+)
+policies = st.builds(
+    Policy,
+    mode=st.sampled_from(["none", "allowlist", "denylist", "all"]),
+    rules=st.lists(rules, max_size=4).map(tuple),
+)
+scopes = st.builds(
+    Scope,
+    enabled=st.booleans(),
+    allowed=st.lists(patterns, max_size=2).map(tuple),
+    denied=st.lists(patterns, max_size=2).map(tuple),
+)
+tools = st.builds(
+    ToolFacts,
+    source=st.sampled_from(["mcp", "builtin"]),
+    own_name=st.sampled_from(["create_issue", "list_issues", "x"]),
+    label=st.text(max_size=10),
+    server_id=st.sampled_from([GITHUB, OTHER]),
+    server_name=st.text(max_size=10),
+    server_enabled=st.booleans(),
+    state=st.sampled_from(["approved", "pending", "changed", "refused", "gone"]),
+    enabled=st.booleans(),
+)
+
+
+@given(tools, policies, scopes, st.text(max_size=20), st.text(max_size=20))
+def test_a_rename_never_changes_a_decision(tool, policy, scope, label, server_name):
+    renamed = replace(tool, label=label, server_name=server_name)
+    before = decide(tool, policy=policy, scope=scope)
+    after = decide(renamed, policy=policy, scope=scope)
+    assert (before.verdict, before.code, before.rule) == (after.verdict, after.code, after.rule)
+
+
+@given(tools, policies, scopes, rules)
+def test_one_more_deny_rule_never_allows_more(tool, policy, scope, rule):
+    more = Policy(policy.mode, (*policy.rules, replace(rule, effect="deny")))
+    if not decide(tool, policy=policy, scope=scope).allowed:
+        assert not decide(tool, policy=more, scope=scope).allowed
+
+
+@given(tools, policies, scopes, st.permutations(range(4)))
+def test_the_order_of_rules_never_changes_a_decision(tool, policy, scope, order):
+    shuffled = Policy(policy.mode, tuple(policy.rules[i] for i in order if i < len(policy.rules)))
+    before = decide(tool, policy=policy, scope=scope)
+    assert before.allowed == decide(tool, policy=shuffled, scope=scope).allowed
+
+
+@given(tools, policies, scopes)
+def test_the_decision_is_the_first_stage_that_refuses(tool, policy, scope):
+    verdicts = list(stages(tool, policy=policy, scope=scope))
+    first = next((stage.code for stage in verdicts if not stage.allows), "")
+    assert decide(tool, policy=policy, scope=scope).code == first
+
+
+@given(policies, scopes)
+def test_what_is_not_approved_is_never_allowed(policy, scope):
+    tool = replace(TOOL, state="pending", server_id=uuid4())
+    assert not decide(tool, policy=policy, scope=scope).allowed

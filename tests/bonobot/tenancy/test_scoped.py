@@ -1,0 +1,83 @@
+"""Governed rows: every way of writing one bumps the generation, observing does not."""
+
+import uuid
+
+import pytest
+
+from bonobot.ledger.heads import generation
+from bonobot.lib.problems import NotFound
+from bonobot.tenancy.models import Organization
+from mcp_servers.models import Definition, Server
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def organization():
+    return Organization.objects.create(name="Acme", slug="acme")
+
+
+@pytest.fixture
+def server(organization):
+    return Server.objects.create(
+        organization=organization,
+        scope_id=organization.pk,
+        name="time",
+        slug="time",
+        transport_type="stdio",
+    )
+
+
+def definition(server, name="t"):
+    return Definition(
+        organization_id=server.organization_id, server=server, kind="tool", name=name, digest="d"
+    )
+
+
+WRITES = {
+    "save": lambda server: server.save(),
+    "delete": lambda server: server.delete(),
+    "update": lambda server: Server.objects.filter(pk=server.pk).update(enabled=False),
+    "delete many": lambda server: Server.objects.filter(pk=server.pk).delete(),
+    "create": lambda server: definition(server).save(),
+    "bulk create": lambda server: Definition.objects.bulk_create([definition(server)]),
+    "bulk update": lambda server: Server.objects.bulk_update([server], ["enabled"]),
+    "update or create": lambda server: Server.objects.update_or_create(
+        pk=server.pk, defaults={"enabled": False}
+    ),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
+def test_every_write_bumps_the_generation(server, write):
+    before = generation(server.organization_id)
+    write(server)
+    assert generation(server.organization_id) > before
+
+
+def test_an_observation_bumps_nothing(server):
+    before = generation(server.organization_id)
+    Server.objects.filter(pk=server.pk).update(status="connected", failures=3)
+    server.latency_ms = 5
+    server.save(update_fields=["latency_ms"])
+    assert generation(server.organization_id) == before
+
+
+def test_a_write_in_one_organization_leaves_the_others_alone(server):
+    other = Organization.objects.create(name="Other", slug="other")
+    before = generation(other.pk)
+    server.save()
+    assert generation(other.pk) == before
+
+
+@pytest.mark.parametrize("key", [uuid.uuid4(), "not-a-uuid", "", None])
+def test_what_is_not_there_is_not_found(organization, key):
+    with pytest.raises(NotFound) as refused:
+        Server.objects.get_or_404(organization.pk, pk=key)
+    assert refused.value.code == "not_found"
+
+
+def test_another_organizations_row_is_not_found(server):
+    other = Organization.objects.create(name="Other", slug="other")
+    with pytest.raises(NotFound):
+        Server.objects.get_or_404(other.pk, pk=server.pk)
