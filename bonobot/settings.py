@@ -88,10 +88,10 @@ AUTH_PASSWORD_VALIDATORS = [
 # --- Django -------------------------------------------------------------------------------------
 
 INSTALLED_APPS = [
-    "unfold",  # before the admin, whose templates it replaces
+    "unfold.apps.BasicAppConfig",  # before the admin, whose templates it replaces
     "unfold.contrib.filters",
     "unfold.contrib.forms",
-    "django.contrib.admin",
+    "bonobot.apps.AdminConfig",
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -188,7 +188,7 @@ def _filesystem_broker() -> dict[str, Any]:
     }
 
 
-CELERY_BROKER_URL = REDIS_URL or "filesystem://"
+CELERY_BROKER_URL = REDIS_URL or "filesystem://localhost"
 CELERY_BROKER_TRANSPORT_OPTIONS = (
     {"global_keyprefix": "bonobot:"} if REDIS_URL else _filesystem_broker()
 )
