@@ -26,6 +26,7 @@ def texts(found: object) -> list[str]:
         ("bonobot.lib.egress", "from bonobot.ledger import writer"),
         ("agents.tasks", "from bonobot.celery import app"),
         ("agents.api.views", "from bonobot.gateway import names"),
+        ("agents.api.views", 'view = import_string("bonobot.api.problem_response")'),
     ],
 )
 def test_an_arrow_upward_is_found(module: str, text: str) -> None:
@@ -41,6 +42,7 @@ def test_an_arrow_upward_is_found(module: str, text: str) -> None:
         ("agents.models.agents", 'server = models.ForeignKey("mcp_servers.Server")'),
         ("bonobot.tenancy.admin", "from bonobot.ledger import changes\nimport bonobot.lib.admin"),
         ("bonobot.lib.egress", "from bonobot import __version__"),
+        ("bonobot.lib.databases", 'FILE = "bonobot.sqlite3"'),
         ("mcp_servers.naming", 'EXAMPLE = "ask the agents. They know"'),
     ],
 )

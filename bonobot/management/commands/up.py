@@ -88,6 +88,8 @@ class Command(BaseCommand):
             return {}
         self.stdout.write("Making a demo organization with an agent and three servers")
         made = create_demo()
+        for problem in made.problems:
+            self.stderr.write(self.style.WARNING(f"Demo server {problem}"))
         return {"user": made.username, "password": made.password}
 
     def wait_until_ready(self, crew: Crew, host: str, port: int) -> str:

@@ -1,0 +1,183 @@
+"""`bonobot up` as a person uses it: real processes in a folder of their own."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bonobot.management.commands import up
+from tests.eventually import eventually
+from tests.processes import Process, environment, healthy, start, unused_port
+
+pytestmark = pytest.mark.worker
+FIRST_ANSWER_S = 90
+
+
+class Up:
+    """A running `bonobot up` in one folder for data."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = unused_port()
+        self.process: Process | None = None
+
+    def environment(self) -> dict[str, str]:
+        return environment(
+            {"BONOBOT_VAR": str(self.folder / "var"), "DATABASE_URL": "", "REDIS_URL": ""}
+        )
+
+    def begin(self, *options: str) -> Process:
+        command = (sys.executable, "-m", "bonobot", "up", "--port", str(self.port), *options)
+        self.process = start("up", command, folder=self.folder, env=self.environment())
+        return self.process
+
+    def ready(self, *options: str) -> Process:
+        process = self.begin(*options)
+        eventually(
+            lambda: process.require() and "Ctrl-C stops" in process.log(), within=FIRST_ANSWER_S
+        )
+        return process
+
+    def get(self, path: str) -> bytes:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
+            return bytes(answer.read())
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Up]:
+    """Give a `bonobot up` that ends with the test."""
+    made = Up(tmp_path)
+    yield made
+    if made.process is not None:
+        pids = children(made.process.pid)
+        made.process.kill()
+        eventually(lambda: not any(map(exists, pids)), what="the end of all children")
+
+
+def children(pid: int) -> list[int]:
+    found = subprocess.run(
+        ["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, check=False, text=True
+    )
+    return [int(line) for line in found.stdout.split()]
+
+
+def command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+
+def exists(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return False
+
+
+def test_it_starts_everything_and_ctrl_c_ends_everything(one: Up) -> None:
+    process = one.ready("--no-demo")
+    pids = children(process.pid)
+    assert len(pids) == 3
+    assert healthy(one.port)
+    assert b"csrfmiddlewaretoken" in one.get("/admin/login/")
+    assert one.get("/static/unfold/css/styles.css")
+    eventually(lambda: re.search(r"^worker │ .*ready", process.log(), re.MULTILINE))
+
+    os.kill(process.pid, signal.SIGINT)
+    assert process.popen.wait(40) == 0
+    assert not any(map(exists, pids))
+    assert "Stopped." in process.log()
+    assert all(
+        re.match(r"(web|worker|beat|bonobot) *│ |  |$|Applying|Stopped", line)
+        for line in process.log().splitlines()
+    ), process.log()
+    assert "Traceback" not in process.log()
+
+
+def test_nothing_but_the_folder_for_data_is_written(one: Up) -> None:
+    process = one.ready("--no-demo", "--no-worker")
+    assert len(children(process.pid)) == 1
+    assert process.stop() == 0
+    assert {path.name for path in one.folder.iterdir()} == {"up.log", "var"}
+    keys = one.folder / "var" / "keys"
+    assert {path.stat().st_mode & 0o777 for path in keys.iterdir()} == {0o600}
+
+
+def test_a_program_that_dies_ends_the_others_and_is_named(one: Up) -> None:
+    process = one.ready("--no-demo")
+    pids = children(process.pid)
+    beat = next(pid for pid in pids if " beat " in command(pid))
+    os.kill(beat, signal.SIGKILL)
+    assert process.popen.wait(40) == 1
+    assert "`beat` ended (killed by SIGKILL); stopped the others." in process.log()
+    assert not any(map(exists, pids))
+
+
+def test_its_programs_die_when_it_is_killed(one: Up) -> None:
+    process = one.ready("--no-demo")
+    pids = children(process.pid)
+    assert len(pids) == 3
+    os.kill(process.pid, signal.SIGKILL)
+    eventually(lambda: not any(map(exists, pids)))
+
+
+def test_the_demo_is_made_once_and_its_password_shown_once(one: Up) -> None:
+    process = one.ready()
+    assert re.search(r"^  user +\S+$", process.log(), re.MULTILINE)
+    assert (
+        len(re.findall(r"^  password +\S{12,}  \(shown once\)$", process.log(), re.MULTILINE)) == 1
+    )
+    assert process.stop(within=40) == 0
+
+    again = one.ready()
+    assert "password" not in again.log()
+    assert "Making a demo" not in again.log()
+    assert again.stop(within=40) == 0
+
+
+def test_a_busy_port_is_refused_before_anything_happens(one: Up) -> None:
+    with socket.create_server(("127.0.0.1", one.port)):
+        process = one.begin()
+        assert process.popen.wait(30) == 1
+    assert f"Port {one.port} on 127.0.0.1 is in use" in process.log()
+    assert "--port N" in process.log()
+    assert not (one.folder / "var" / "bonobot.sqlite3").exists()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "text"),
+    [
+        ("127.0.0.1", 0, "Port 0 doesn't exist"),
+        ("127.0.0.1", 70_000, "Port 70000 doesn't exist"),
+        ("192.0.2.1", 8000, "check `--host`"),
+        ("no.such.host.invalid", 8000, "check `--host`"),
+    ],
+)
+def test_an_unusable_address_is_refused(host: str, port: int, text: str) -> None:
+    with pytest.raises(up.CommandError, match=re.escape(text)):
+        up.require_free(host, port)
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:9000"),
+        ("0.0.0.0", "http://127.0.0.1:9000"),  # noqa: S104 - what a person may write
+        ("::", "http://[::1]:9000"),
+        ("bonobot.local", "http://bonobot.local:9000"),
+    ],
+)
+def test_the_address_is_one_that_a_browser_here_can_open(host: str, url: str) -> None:
+    assert up.address(host, 9000) == url
+
+
+def test_the_url_that_was_set_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BONOBOT_URL", "https://bonobot.example.com")
+    assert up.environment("127.0.0.1", 9000)["BONOBOT_URL"] == "https://bonobot.example.com"
+    monkeypatch.delenv("BONOBOT_URL")
+    assert up.environment("127.0.0.1", 9000)["BONOBOT_URL"] == "http://127.0.0.1:9000"

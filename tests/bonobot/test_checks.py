@@ -1,0 +1,83 @@
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+from django.core import checks
+from pytest_django import Settings
+
+from bonobot.checks import KEY_VARIABLES
+
+
+def ids(*, deploy: bool = False) -> set[str]:
+    found = checks.run_checks(include_deployment_checks=deploy, databases=["default"])
+    return {message.id or "" for message in found}
+
+
+def test_a_fresh_clone_has_nothing_to_report() -> None:
+    assert ids() == set()
+
+
+def test_a_deployment_on_a_laptop_is_told_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    for name in KEY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert {"bonobot.W101", "bonobot.W102", "bonobot.W105"} <= ids(deploy=True)
+
+
+def test_a_real_deployment_has_nothing_of_ours_to_change(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    for name in KEY_VARIABLES:
+        monkeypatch.setenv(name, "given")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    settings.BONOBOT_URL = "https://bonobot.example.com"
+    settings.REDIS_URL = "redis://redis.internal/0"
+    engine = "django.db.backends.postgresql"
+    monkeypatch.setitem(settings.DATABASES["default"], "ENGINE", engine)
+    assert not {name for name in ids(deploy=True) if name.startswith("bonobot.")}
+
+
+@pytest.mark.parametrize("name", KEY_VARIABLES)
+def test_one_generated_key_is_enough_for_the_warning(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for given in KEY_VARIABLES:
+        monkeypatch.setenv(f"{given}_FILE", "/run/secrets/key")
+    assert "bonobot.W102" not in ids(deploy=True)
+    monkeypatch.delenv(f"{name}_FILE")
+    assert "bonobot.W102" in ids(deploy=True)
+
+
+def test_an_old_sqlite_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    engine = "django.db.backends.sqlite3"
+    monkeypatch.setitem(settings.DATABASES["default"], "ENGINE", engine)
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))
+    assert "bonobot.E001" in ids()
+
+
+def test_a_readable_key_is_an_error(tmp_path: Path, settings: Settings) -> None:
+    settings.BONOBOT_VAR = tmp_path
+    key = tmp_path / "keys" / "secret_key"
+    key.parent.mkdir()
+    key.write_text("key", encoding="utf-8")
+    key.chmod(0o640)
+    assert "bonobot.E002" in ids()
+    key.chmod(0o600)
+    assert "bonobot.E002" not in ids()
+
+
+def test_a_misspelt_variable_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BONOBOT_ALOWED_HOSTS", "example.com")
+    assert "bonobot.W001" in ids()
+
+
+def test_services_of_one_machine_are_warned_about(
+    monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    settings.REDIS_URL = ""
+    engine = "django.db.backends.sqlite3"
+    monkeypatch.setitem(settings.DATABASES["default"], "ENGINE", engine)
+    assert {"bonobot.W103", "bonobot.W104"} <= ids(deploy=True)

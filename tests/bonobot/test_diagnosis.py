@@ -1,0 +1,123 @@
+import io
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import OperationalError
+from pytest_django import Settings
+
+from bonobot import diagnosis, health
+from bonobot.diagnosis import Finding
+from tests.processes import Process
+
+
+def states(look: Any) -> dict[str, str]:
+    return {finding.name: finding.state for finding in look()}
+
+
+def doctor(*arguments: str) -> tuple[str, int]:
+    out = io.StringIO()
+    try:
+        call_command("doctor", *arguments, stdout=out)
+    except CommandError as error:
+        return out.getvalue(), error.returncode
+    return out.getvalue(), 0
+
+
+def test_the_interpreter_and_the_folder_are_fine_here() -> None:
+    assert states(diagnosis.python) == {"python": "ok"}
+    assert states(diagnosis.folder) == {"folder": "ok", "keys": "ok"}
+
+
+def test_an_old_interpreter_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "OLDEST_PYTHON", (4, 0))
+    assert states(diagnosis.python) == {"python": "failed"}
+
+
+def test_a_folder_that_is_not_writable_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Settings
+) -> None:
+    settings.BONOBOT_VAR = tmp_path
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert states(diagnosis.folder)["folder"] == "failed"
+
+
+def test_a_readable_key_fails_with_the_command_that_repairs_it(
+    tmp_path: Path, settings: Settings
+) -> None:
+    settings.BONOBOT_VAR = tmp_path
+    key = tmp_path / "keys" / "field_keys"
+    key.parent.mkdir()
+    key.touch(0o644)
+    finding = list(diagnosis.folder())[1]
+    assert (finding.state, finding.fix) == ("failed", f"Run `chmod 600 {key}`.")
+
+
+def test_the_database_is_fine_here(db: None) -> None:
+    assert states(diagnosis.database) == {"database": "ok", "migrations": "ok"}
+
+
+def test_missing_migrations_fail(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "unapplied", lambda: 2)
+    assert states(diagnosis.database)["migrations"] == "failed"
+
+
+def test_a_database_that_is_away_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> int:
+        raise OperationalError("refused")
+
+    monkeypatch.setattr(health, "unapplied", away)
+    assert states(diagnosis.database) == {"database": "failed"}
+
+
+def test_no_worker_fails() -> None:
+    assert states(diagnosis.broker) == {"broker": "ok", "worker": "failed"}
+
+
+@pytest.mark.worker
+def test_a_worker_is_found(worker: Process) -> None:
+    assert states(diagnosis.broker) == {"broker": "ok", "worker": "ok"}
+
+
+def test_a_missing_launcher_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert set(states(diagnosis.launchers).values()) == {"warning"}
+    assert set(states(diagnosis.isolation).values()) == {"warning"}
+
+
+def test_an_isolation_tool_that_is_not_allowed_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(diagnosis, "ISOLATION", {"unshare": ("false",), "setpriv": ("true",)})
+    monkeypatch.setattr("sys.platform", "linux")
+    assert states(diagnosis.isolation) == {"unshare": "warning", "setpriv": "ok"}
+
+
+def test_other_systems_are_told_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert states(diagnosis.isolation) == {"isolation": "warning"}
+
+
+def test_every_finding_that_is_not_ok_says_what_to_do(db: None) -> None:
+    assert all(finding.fix for finding in diagnosis.diagnose() if finding.state != "ok")
+
+
+def test_the_command_succeeds_with_warnings_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = [Finding("python", "ok", "3.11"), Finding("npx", "warning", "absent", "Install it.")]
+    monkeypatch.setattr(diagnosis, "LOOKS", (lambda: iter(findings),))
+    text, status = doctor()
+    assert status == 0
+    assert "→ Install it." in text
+
+
+def test_the_command_fails_when_a_check_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = [Finding("database", "failed", "away", "Start it.")]
+    monkeypatch.setattr(diagnosis, "LOOKS", (lambda: iter(findings),))
+    text, status = doctor("--json")
+    assert status == 1
+    assert json.loads(text) == {"ok": False, "checks": [findings[0].as_dict()]}

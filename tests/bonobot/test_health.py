@@ -1,0 +1,91 @@
+import http.client
+import json
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+from django.test import RequestFactory
+
+from bonobot import asgi, health
+from tests.processes import Web
+
+
+@pytest.fixture(autouse=True)
+def _starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    health._ready.clear()
+
+
+def answer() -> tuple[int, dict[str, str]]:
+    response = health.healthz(RequestFactory().get(health.PATH))
+    return response.status_code, json.loads(response.content)
+
+
+def test_a_process_with_all_migrations_is_ready(db: None) -> None:
+    assert answer() == (200, {"status": "ok"})
+
+
+def test_missing_migrations_are_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "unapplied", lambda: 3)
+    status, body = answer()
+    assert status == 503
+    assert body["status"] == "starting"
+    assert "bonobot migrate" in body["detail"]
+
+
+def test_a_database_that_is_away_means_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away() -> int:
+        raise OperationalError("connection refused at 10.0.0.5 for user bonobot")
+
+    monkeypatch.setattr(health, "unapplied", away)
+    assert answer() == (503, {"status": "starting", "detail": "the database doesn't answer"})
+
+
+def test_once_ready_it_is_only_a_sign_of_life(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answer()[0] == 200
+
+    def asked_again() -> int:
+        raise AssertionError("the database was asked again")
+
+    monkeypatch.setattr(health, "unapplied", asked_again)
+    assert answer()[0] == 200
+
+
+def test_an_application_that_was_not_ready_becomes_ready(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as starting:
+        starting.setattr(health, "unapplied", lambda: 1)
+        assert answer()[0] == 503
+    assert answer()[0] == 200
+
+
+async def test_a_websocket_is_closed() -> None:
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await asgi.application({"type": "websocket", "path": "/"}, receive, send)
+    assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+@pytest.mark.worker
+def test_a_real_server_answers_any_host_name(live_web: Web) -> None:
+    link = http.client.HTTPConnection("127.0.0.1", live_web.port, timeout=5)
+    link.request("GET", "/healthz", headers={"Host": "10.2.3.4"})
+    response = link.getresponse()
+    assert (response.status, json.loads(response.read())) == (200, {"status": "ok"})
+    assert response.headers["Cache-Control"] == "no-store"
+    link.close()
+
+
+@pytest.mark.worker
+def test_a_real_server_starts_and_ends_without_a_complaint(live_web: Web) -> None:
+    assert live_web.stop() == 0
+    log = live_web.log().lower()
+    assert "application startup complete" in log
+    assert "application shutdown complete" in log
+    assert not [word for word in ("traceback", "error", "lifespan' appears") if word in log]
