@@ -73,9 +73,10 @@ def test_an_interrupted_waiter_takes_its_coroutine_along(monkeypatch: pytest.Mon
             raise KeyboardInterrupt
 
     found = runtime()
-    monkeypatch.setattr(module.concurrent.futures, "Future", Interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        found.call(for_ever, began, ended)
+    with monkeypatch.context() as patch:
+        patch.setattr(module.concurrent.futures, "Future", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            found.call(for_ever, began, ended)
     assert ended.wait(WAIT_S)
 
 
@@ -267,6 +268,7 @@ def test_a_second_loop_cannot_be_adopted_beside_a_running_one() -> None:
         asyncio.run(serve())
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # that it works is the point
 def test_a_forked_child_gets_a_runtime_of_its_own() -> None:
     before = runtime()
     reading, writing = os.pipe()
