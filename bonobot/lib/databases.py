@@ -10,6 +10,10 @@ from django.core.exceptions import ImproperlyConfigured
 
 POSTGRES = frozenset({"postgres", "postgresql"})
 EXPECTED = "`postgresql://user:password@host:5432/name` or `sqlite:///path/to/file`"
+UNREADABLE = (
+    "its host or port can't be read; inside a user name or password write `#` as `%23`, `/` as "
+    "`%2F`, `?` as `%3F`, `@` as `%40`, `:` as `%3A`"
+)
 
 # Writers wait for their turn (IMMEDIATE takes the lock at BEGIN, so the timeout applies to all of
 # them), readers never block writers (WAL).
@@ -32,13 +36,14 @@ def database(url: str, *, var: Path, pool_size: int) -> dict[str, Any]:
 
 
 def _split(url: str) -> SplitResult:
+    # The parser's own words would show the part of a password that it took for a port.
     try:
         parts = urlsplit(url)
         _ = parts.port  # parsed on access, and refused there
-    except ValueError as error:
-        raise _wrong(str(error)) from None
+    except ValueError:
+        raise _wrong(UNREADABLE) from None
     if parts.fragment:
-        raise _wrong("it has a `#`; inside a password write it as `%23`")
+        raise _wrong(UNREADABLE)
     return parts
 
 

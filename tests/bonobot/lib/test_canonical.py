@@ -1,0 +1,57 @@
+"""One text for one JSON value."""
+
+import hashlib
+import json
+import math
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.lib.canonical import canonical, digest
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
+VALUES = st.recursive(
+    SCALARS.filter(lambda value: not isinstance(value, float) or math.isfinite(value)),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+
+
+@given(VALUES)
+def test_the_text_says_the_value_and_nothing_else(value: Any) -> None:
+    text = canonical(value)
+    assert json.loads(text) == value
+    assert text.isascii()
+    assert canonical(json.loads(text)) == text
+
+
+@given(st.dictionaries(st.text(), SCALARS.filter(lambda v: v not in (math.inf, -math.inf))))
+def test_the_order_of_members_makes_no_difference(members: dict[str, Any]) -> None:
+    assert canonical(dict(reversed(members.items()))) == canonical(members)
+
+
+def test_there_are_no_spaces_and_only_ascii() -> None:
+    assert canonical({"b": [1, "é\u2028"], "a": None}) == '{"a":null,"b":[1,"\\u00e9\\u2028"]}'
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, [-math.inf], uuid.UUID(int=1), {1, 2}, b"x", {"a": 1, 2: 3}]
+)
+def test_what_json_cannot_say_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        canonical(value)
+
+
+def test_a_value_nested_without_end_is_refused() -> None:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    with pytest.raises(ValueError, match="too deeply"):
+        canonical(value)
+
+
+def test_a_digest_is_sha256_in_hexadecimal() -> None:
+    assert digest("é") == hashlib.sha256("é".encode()).hexdigest()

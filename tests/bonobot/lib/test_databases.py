@@ -1,0 +1,83 @@
+"""`DATABASE_URL`: two databases, every mistake named, no password shown."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from bonobot.lib.databases import database
+
+
+def settings_of(url: str, var: Path = Path("/var/bonobot")) -> dict[str, Any]:
+    return database(url, var=var, pool_size=7)
+
+
+def test_without_a_url_sqlite_lives_in_var() -> None:
+    found = settings_of("")
+    assert found["ENGINE"] == "django.db.backends.sqlite3"
+    assert found["NAME"] == Path("/var/bonobot/bonobot.sqlite3")
+    assert found["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
+    assert found["OPTIONS"]["timeout"] == 20
+    assert "journal_mode=WAL" in found["OPTIONS"]["init_command"]
+
+
+def test_each_process_tests_on_a_database_of_its_own() -> None:
+    assert str(os.getpid()) in str(settings_of("")["TEST"]["NAME"])
+    assert settings_of("postgres:///x")["TEST"]["NAME"] == f"test_bonobot_{os.getpid()}"
+
+
+def test_three_slashes_are_a_relative_and_four_an_absolute_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert settings_of("sqlite:///data%20x.db")["NAME"] == tmp_path / "data x.db"
+    assert settings_of(f"sqlite:///{tmp_path}/data.db")["NAME"] == tmp_path / "data.db"
+
+
+def test_a_postgresql_url_is_taken_apart() -> None:
+    found = settings_of("postgresql://us%40er:p%3Aw%2Fd@db.example:6432/name?sslmode=require")
+    assert found["ENGINE"] == "django.db.backends.postgresql"
+    assert (found["USER"], found["PASSWORD"]) == ("us@er", "p:w/d")
+    assert (found["HOST"], found["PORT"], found["NAME"]) == ("db.example", "6432", "name")
+    assert found["OPTIONS"]["sslmode"] == "require"
+    assert found["OPTIONS"]["pool"] == {"min_size": 1, "max_size": 7, "timeout": 10}
+    assert found["CONN_MAX_AGE"] == 0
+
+
+def test_a_postgresql_socket_is_named_by_an_option() -> None:
+    found = settings_of("postgres:///name?host=/run/postgresql&connect_timeout=3")
+    assert (found["HOST"], found["PORT"]) == ("/run/postgresql", "")
+    assert found["OPTIONS"]["connect_timeout"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("mysql://u:hunter2@h/n", "its scheme is 'mysql'"),
+        ("just words", "its scheme is ''"),
+        ("postgres://u:hunter2@h", "one database name"),
+        ("postgres://u:hunter2@h/", "one database name"),
+        ("postgres://u:hunter2@h/a/b", "one database name"),
+        ("postgres://u:hunter2@h:99999/n", "host or port"),
+        ("postgres://u:hunter2@h:five/n", "host or port"),
+        ("postgres://u:hunter2@[::1/n", "host or port"),
+        ("postgres://u:hunter2#x@h/n", "write `#` as `%23`"),
+        ("postgres://u:hunter2/x@h/n", "`/` as `%2F`"),
+        ("postgres://u:hunter2@h/n?sslmod=require", "sslmod"),
+        ("postgres://u:hunter2@h/n?sslmode", "unusable"),
+        ("sqlite://", "a path after three slashes"),
+        ("sqlite:///", "a path after three slashes"),
+        ("sqlite://host/file", "a path after three slashes"),
+        ("sqlite:///file?mode=ro", "a path after three slashes"),
+        ("sqlite:////no/such/folder/file", "doesn't exist"),
+    ],
+)
+def test_nonsense_is_refused_with_its_reason_and_without_its_password(
+    url: str, reason: str
+) -> None:
+    with pytest.raises(ImproperlyConfigured, match=reason) as refusal:
+        settings_of(url)
+    assert str(refusal.value).startswith("`DATABASE_URL` must be like")
+    assert "hunter2" not in str(refusal.value)

@@ -1,0 +1,125 @@
+"""Settings from the environment: typed, loud, from files too."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from bonobot.lib import env
+
+NAME = "BONOBOT_TRIAL"
+
+READERS: dict[str, tuple[Callable[[], Any], str, Any, Any]] = {
+    "text": (lambda: env.text(NAME, "default"), "given", "given", "default"),
+    "flag": (lambda: env.flag(NAME, False), "yes", True, False),
+    "number": (lambda: env.number(NAME, 5), "1_000", 1000, 5),
+    "names": (lambda: env.names(NAME, ("d",)), "a, b,,a", ("a", "b"), ("d",)),
+    "secret": (lambda: env.secret(NAME, "default"), "given", "given", "default"),
+}
+
+
+@pytest.fixture(params=READERS)
+def reader(request: pytest.FixtureRequest) -> tuple[Callable[[], Any], str, Any, Any]:
+    return READERS[request.param]
+
+
+def test_a_variable_is_read(monkeypatch: pytest.MonkeyPatch, reader: Any) -> None:
+    read, given, found, _ = reader
+    monkeypatch.setenv(NAME, given)
+    assert read() == found
+
+
+def test_a_variable_is_read_from_the_file_that_another_names(
+    monkeypatch: pytest.MonkeyPatch, reader: Any, tmp_path: Path
+) -> None:
+    read, given, found, _ = reader
+    (tmp_path / "value").write_text(f"{given}\n", encoding="utf-8")
+    monkeypatch.setenv(f"{NAME}_FILE", str(tmp_path / "value"))
+    assert read() == found
+
+
+@pytest.mark.parametrize("blank", [None, "", "  "])
+def test_without_a_value_the_default_holds(
+    monkeypatch: pytest.MonkeyPatch, reader: Any, blank: str | None
+) -> None:
+    read, _, _, default = reader
+    monkeypatch.delenv(NAME, raising=False)
+    if blank is not None:
+        monkeypatch.setenv(NAME, blank)
+    assert read() == default
+
+
+def test_a_value_and_a_file_at_once_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(NAME, "a")
+    monkeypatch.setenv(f"{NAME}_FILE", str(tmp_path))
+    with pytest.raises(ImproperlyConfigured, match=f"`{NAME}` and `{NAME}_FILE` are both set"):
+        env.text(NAME)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_file_that_cannot_be_read_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None
+) -> None:
+    file = tmp_path / "value"
+    if content is not None:
+        file.write_bytes(content)
+    monkeypatch.setenv(f"{NAME}_FILE", str(file))
+    with pytest.raises(ImproperlyConfigured, match=f"`{NAME}_FILE` must name a readable text file"):
+        env.secret(NAME)
+
+
+@pytest.mark.parametrize(
+    ("read", "given", "expected"),
+    [
+        (lambda: env.flag(NAME, True), "maybe", "`true` or `false`, not 'maybe'"),
+        (lambda: env.number(NAME, 1), "ten", "a whole number, not 'ten'"),
+        (lambda: env.number(NAME, 1), "1.5", "a whole number, not '1.5'"),
+        (lambda: env.number(NAME, 1, minimum=2), "1", "a whole number of at least 2, not '1'"),
+        (lambda: env.number(NAME, 1, maximum=2), "3", "a whole number of at most 2, not '3'"),
+        (
+            lambda: env.number(NAME, 1, minimum=1, maximum=2),
+            "0",
+            "a whole number from 1 to 2, not '0'",
+        ),
+        (
+            lambda: env.text(NAME, "a", choices=("a", "b")),
+            "c",
+            "one of `a`, `b`, not 'c'",
+        ),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_expected(
+    monkeypatch: pytest.MonkeyPatch, read: Callable[[], Any], given: str, expected: str
+) -> None:
+    monkeypatch.setenv(NAME, given)
+    with pytest.raises(ImproperlyConfigured) as refusal:
+        read()
+    assert str(refusal.value) == f"`{NAME}` must be {expected}."
+
+
+def test_a_secrets_default_is_made_only_when_it_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def make() -> str:
+        made.append(1)
+        return "made"
+
+    monkeypatch.setenv(NAME, "given")
+    assert env.secret(NAME, make) == "given"
+    assert not made
+    monkeypatch.delenv(NAME)
+    assert env.secret(NAME, make) == "made"
+
+
+def test_variables_that_nobody_reads_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BONOBOT_ALOWED_HOSTS", "misspelt")
+    monkeypatch.setenv("BONOBOT_URL_FILE", "/known")
+    assert "BONOBOT_ALOWED_HOSTS" in env.unknown()
+    assert "BONOBOT_URL_FILE" not in env.unknown()
+    assert env.declared()["BONOBOT_ALLOWED_HOSTS"] == "names"

@@ -1,0 +1,97 @@
+"""Keys that are made on first use: once, for everybody, for the owner's eyes only."""
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography.fernet import Fernet
+from django.core.exceptions import ImproperlyConfigured
+
+from bonobot.lib import keys
+
+PROGRAM = """
+import pathlib, secrets, sys
+from bonobot.lib.keys import kept
+sys.stdin.readline()
+print(kept(pathlib.Path(sys.argv[1]), secrets.token_hex))
+"""
+
+
+def test_a_key_is_made_once_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "keys" / "key"
+    first = keys.kept(path, keys.make_secret_key)
+    assert keys.kept(path, keys.make_secret_key) == first
+    assert len(first) > 50
+
+
+def test_keys_and_their_folder_are_for_the_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "keys" / "key"
+    keys.kept(path, keys.make_field_key)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [file.name for file in path.parent.iterdir()] == ["key"]
+
+
+def test_an_empty_file_is_no_key(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("\n", encoding="utf-8")
+    assert keys.kept(tmp_path / "key", lambda: "made") == "made"
+    assert (tmp_path / "key").read_text(encoding="utf-8") == "made\n"
+
+
+def test_processes_that_start_together_agree_on_one_key(tmp_path: Path) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(tmp_path / "new" / "key")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(6)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    found = {process.communicate(timeout=30)[0].strip() for process in processes}
+    assert len(found) == 1
+    assert found.pop() == (tmp_path / "new" / "key").read_text(encoding="utf-8").strip()
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    with pytest.raises(ImproperlyConfigured, match="`BONOBOT_VAR` must be a folder"):
+        keys.kept(tmp_path / "file" / "key", lambda: "x")
+    with pytest.raises(ImproperlyConfigured, match="`BONOBOT_VAR` must be a folder"):
+        keys.private_folder(tmp_path / "file")
+
+
+def test_field_keys_are_a_list_whose_first_seals() -> None:
+    first, second = keys.make_field_key(), keys.make_field_key()
+    assert keys.field_keys(f"{first}, {second}", name="KEYS") == [first, second]
+    assert keys.field_keys(f"{first}\n{second}\n", name="KEYS") == [first, second]
+    Fernet(first)
+
+
+@pytest.mark.parametrize("value", ["", " , ", "not-a-key", "c2hvcnQ="])
+def test_field_keys_that_cannot_be_used_are_refused_without_being_shown(value: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="`KEYS` must") as refusal:
+        keys.field_keys(value, name="KEYS")
+    if value.strip(" ,"):
+        assert value not in str(refusal.value)
+
+
+def test_peppers_are_numbered() -> None:
+    made = keys.make_peppers()
+    found = keys.peppers(f"{made},2:{'p' * 32}", name="PEPPERS")
+    assert sorted(found) == [1, 2]
+    assert found[2] == "p" * 32
+
+
+@pytest.mark.parametrize(
+    "value", ["", "pepper", "1:short", f"x:{'p' * 32}", f"1:{'p' * 32},1:{'q' * 32}"]
+)
+def test_peppers_that_cannot_be_used_are_refused(value: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="`PEPPERS` must"):
+        keys.peppers(value, name="PEPPERS")
