@@ -28,7 +28,9 @@ call_id: ContextVar[str] = ContextVar("call_id", default="")
 _CONTEXT = {"request": request_id, "session": session_id, "call": call_id}
 
 # Attributes that every record has; what is beyond them came in by `extra=`.
-_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_USUAL = frozenset(vars(logging.makeLogRecord({}))).union(
+    ("asctime", "color_message", "message", "taskName")
+)
 
 
 def configuration(*, level: str, style: str) -> dict[str, Any]:
