@@ -7,9 +7,9 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from celery.app.control import Inspect
 from django.conf import settings
@@ -23,6 +23,8 @@ from bonobot.checks import OLDEST_SQLITE, open_key_files
 State = Literal["ok", "warning", "failed"]
 OLDEST_PYTHON = (3, 11)
 PING_S = 1.0
+SWEEP = "agents.tasks.sweep"
+SWEEP_EVERY_S = 10
 # What connections wrap a stdio server in, so that it dies with its owner and sees only itself.
 ISOLATION = {
     "setpriv": ("setpriv", "--pdeathsig", "KILL", "true"),
@@ -100,21 +102,34 @@ def database() -> Iterator[Finding]:
 
 
 def broker() -> Iterator[Finding]:
-    """Look at the broker, and through it at the workers."""
+    """Look at the broker, through it at the workers, and through them at beat."""
     name = "Redis" if settings.REDIS_URL else f"the folder {settings.BONOBOT_VAR / 'broker'}"
     try:
         with app.connection_for_read() as link:
             link.ensure_connection(max_retries=1, timeout=PING_S)
-            nodes = sorted(answer for answer in (Inspect(app=app, timeout=PING_S).ping() or {}))
+            workers = Inspect(app=app, timeout=PING_S).stats() or {}
     except (OperationalError, OSError) as error:
         yield Finding("broker", "failed", f"{name}: {error}", "Start it or correct `REDIS_URL`.")
         return
     yield Finding("broker", "ok", name)
-    if nodes:
-        yield Finding("worker", "ok", ", ".join(nodes))
-    else:
+    if not workers:
         fix = "Start one: `bonobot up`, or `celery --app bonobot worker --pool threads`."
         yield Finding("worker", "failed", "no worker answers", fix)
+        return
+    yield Finding("worker", "ok", ", ".join(sorted(workers)))
+    yield beat(workers.values())
+
+
+def beat(workers: Collection[Mapping[str, Any]]) -> Finding:
+    """Tell whether the schedule's sweep ever reached the workers."""
+    uptime_s = max(worker["uptime"] for worker in workers)
+    sweeps = sum(worker["total"].get(SWEEP, 0) for worker in workers)
+    if sweeps:
+        return Finding("beat", "ok", f"{sweeps} sweeps in {uptime_s} s")
+    if uptime_s < 2 * SWEEP_EVERY_S:
+        return Finding("beat", "warning", "the workers have just started", "Look again soon.")
+    fix = "Start exactly one: `bonobot up`, or `celery --app bonobot beat`."
+    return Finding("beat", "failed", f"no sweep in {uptime_s} s", fix)
 
 
 def launchers() -> Iterator[Finding]:

@@ -8,6 +8,9 @@ from pytest_django import Settings
 
 from bonobot.checks import KEY_VARIABLES
 
+# Some of Django's own checks ask the database what it can do.
+pytestmark = pytest.mark.django_db
+
 
 def ids(*, deploy: bool = False) -> set[str]:
     found = checks.run_checks(include_deployment_checks=deploy, databases=["default"])
@@ -49,9 +52,7 @@ def test_one_generated_key_is_enough_for_the_warning(
     assert "bonobot.W102" in ids(deploy=True)
 
 
-def test_an_old_sqlite_is_an_error(
-    monkeypatch: pytest.MonkeyPatch, settings: Settings
-) -> None:
+def test_an_old_sqlite_is_an_error(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
     engine = "django.db.backends.sqlite3"
     monkeypatch.setitem(settings.DATABASES["default"], "ENGINE", engine)
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 34, 1))

@@ -80,7 +80,17 @@ def test_no_worker_fails() -> None:
 
 @pytest.mark.worker
 def test_a_worker_is_found(worker: Process) -> None:
-    assert states(diagnosis.broker) == {"broker": "ok", "worker": "ok"}
+    found = states(diagnosis.broker)
+    assert found == {"broker": "ok", "worker": "ok", "beat": "warning"}
+
+
+@pytest.mark.parametrize(
+    ("uptime", "sweeps", "state"), [(100, 9, "ok"), (5, 0, "warning"), (100, 0, "failed")]
+)
+def test_beat_is_known_by_what_reached_the_workers(uptime: int, sweeps: int, state: str) -> None:
+    idle = {"uptime": 3, "total": {}}
+    busy = {"uptime": uptime, "total": {diagnosis.SWEEP: sweeps} if sweeps else {}}
+    assert diagnosis.beat([idle, busy]).state == state
 
 
 def test_a_missing_launcher_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 import http.client
 import json
+import signal
 from typing import Any
 
 import pytest
@@ -84,8 +85,8 @@ def test_a_real_server_answers_any_host_name(live_web: Web) -> None:
 
 @pytest.mark.worker
 def test_a_real_server_starts_and_ends_without_a_complaint(live_web: Web) -> None:
-    assert live_web.stop() == 0
-    log = live_web.log().lower()
-    assert "application startup complete" in log
-    assert "application shutdown complete" in log
-    assert not [word for word in ("traceback", "error", "lifespan' appears") if word in log]
+    assert live_web.stop() in (0, -signal.SIGTERM)  # uvicorn ends by the signal that it got
+    log = live_web.log()
+    assert "Application startup complete" in log
+    assert "Application shutdown complete" in log
+    assert not [word for word in ("Traceback", " ERROR ", " WARNING ") if word in log]
