@@ -4,7 +4,6 @@ import os
 import platform
 import shutil
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,18 +18,13 @@ from kombu.exceptions import OperationalError
 from bonobot import health
 from bonobot.celery import app
 from bonobot.checks import OLDEST_SQLITE, open_key_files
+from mcp_servers.connections.containment import NAMESPACE, TOOLS, containment
 
 State = Literal["ok", "warning", "failed"]
 OLDEST_PYTHON = (3, 11)
 PING_S = 1.0
 SWEEP = "agents.tasks.sweep"
 SWEEP_EVERY_S = 10
-# What connections wrap a stdio server in, so that it dies with its owner and sees only itself.
-ISOLATION = {
-    "setpriv": ("setpriv", "--pdeathsig", "KILL", "true"),
-    "unshare": ("unshare", "--user", "--map-current-user", "--pid", "--fork", "true"),
-    "prlimit": ("prlimit", "--nofile=256", "true"),
-}
 
 
 @dataclass(frozen=True)
@@ -146,27 +140,18 @@ def launchers() -> Iterator[Finding]:
 
 def isolation() -> Iterator[Finding]:
     """Look for what keeps stdio servers apart from this machine."""
-    if not sys.platform.startswith("linux"):
-        detail = f"{platform.system()} can't end a server's own children when Bonobot is killed"
-        yield Finding("isolation", "warning", detail, "Run servers that aren't trusted on Linux.")
+    way = containment()
+    if way.name == NAMESPACE.name:
+        yield Finding("isolation", "ok", way.promise)
         return
-    for name, trial in ISOLATION.items():
-        path = shutil.which(name)
-        if path is None:
-            yield Finding(name, "warning", "isn't installed", "Install the package `util-linux`.")
-        elif works(trial):
-            yield Finding(name, "ok", path)
-        else:
-            fix = "Allow it (containers: user namespaces), or run only servers that you trust."
-            yield Finding(name, "warning", f"{path} is not allowed here", fix)
-
-
-def works(command: tuple[str, ...]) -> bool:
-    """Say whether a command ends well within a second."""
-    try:
-        return not subprocess.run(command, capture_output=True, timeout=1, check=False).returncode  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
-        return False
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if sys.platform != "linux":
+        fix = "Run servers that you don't trust on Linux."
+    elif missing:
+        fix = f"Install the package `util-linux` ({' and '.join(missing)} are missing)."
+    else:
+        fix = "Allow this user, or this container, to make user namespaces."
+    yield Finding("isolation", "warning", way.promise, fix)
 
 
 LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (

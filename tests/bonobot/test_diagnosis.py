@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 from django.db import OperationalError
 from pytest_django import Settings
 
 from bonobot import diagnosis, health
 from bonobot.diagnosis import Finding
+from mcp_servers.connections.containment import GROUP, NAMESPACE
 from tests.processes import Process
 
 
@@ -20,11 +21,11 @@ def states(look: Any) -> dict[str, str]:
 
 
 def doctor(*arguments: str) -> tuple[str, int]:
-    out = io.StringIO()
+    out, err = io.StringIO(), io.StringIO()
     try:
-        call_command("doctor", *arguments, stdout=out)
-    except CommandError as error:
-        return out.getvalue(), error.returncode
+        call_command("doctor", *arguments, stdout=out, stderr=err)
+    except SystemExit as ended:
+        return out.getvalue(), int(ended.code or 0)
     return out.getvalue(), 0
 
 
@@ -96,21 +97,30 @@ def test_beat_is_known_by_what_reached_the_workers(uptime: int, sweeps: int, sta
 def test_a_missing_launcher_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert set(states(diagnosis.launchers).values()) == {"warning"}
-    assert set(states(diagnosis.isolation).values()) == {"warning"}
 
 
-def test_an_isolation_tool_that_is_not_allowed_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch,
+def test_namespaces_for_stdio_servers_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "containment", lambda: NAMESPACE)
+    assert states(diagnosis.isolation) == {"isolation": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("platform", "tool", "fix"),
+    [
+        ("darwin", None, "on Linux"),
+        ("linux", None, "util-linux"),
+        ("linux", "/usr/bin/tool", "user namespaces"),
+    ],
+)
+def test_weaker_isolation_is_a_warning_with_what_to_do(
+    platform: str, tool: str | None, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(diagnosis, "ISOLATION", {"unshare": ("false",), "setpriv": ("true",)})
-    monkeypatch.setattr("sys.platform", "linux")
-    assert states(diagnosis.isolation) == {"unshare": "warning", "setpriv": "ok"}
-
-
-def test_other_systems_are_told_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "darwin")
-    assert states(diagnosis.isolation) == {"isolation": "warning"}
+    monkeypatch.setattr(diagnosis, "containment", lambda: GROUP)
+    monkeypatch.setattr(shutil, "which", lambda name: tool)
+    monkeypatch.setattr("sys.platform", platform)
+    [finding] = diagnosis.isolation()
+    assert finding.state == "warning"
+    assert fix in finding.fix
 
 
 def test_every_finding_that_is_not_ok_says_what_to_do(db: None) -> None:

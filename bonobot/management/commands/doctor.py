@@ -1,10 +1,11 @@
 """`bonobot doctor`: what is missing on this machine, and what to do about it."""
 
 import json
+import sys
 from argparse import ArgumentParser
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -31,7 +32,8 @@ class Command(BaseCommand):
             console = Console(file=self.stdout._out, highlight=False)
             console.print(table(findings))
         if failed:
-            raise CommandError(f"{failed} of {len(findings)} checks failed.", returncode=1)
+            self.stderr.write(f"{failed} of {len(findings)} checks failed.")
+            sys.exit(1)
 
 
 def table(findings: list[Finding]) -> Table:

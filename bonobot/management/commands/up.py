@@ -3,18 +3,21 @@
 import errno
 import os
 import socket
+import sys
 import time
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand
 from django.db import connections
 
 from bonobot import __version__, health
+from bonobot.cli.group import Cli
 from bonobot.lib import keys, runtime
+from bonobot.lib.problems import Problem, Unavailable
 from bonobot.management.processes import Crew, Program, python
 from bonobot.management.processes import names as listed
 
@@ -29,13 +32,23 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-        parser.add_argument("--port", type=int, default=8000, help="port to listen on")
+        parser.add_argument("--port", type=port_number, default=8000, help="port to listen on")
         parser.add_argument("--no-demo", action="store_true", help="leave an empty database empty")
         parser.add_argument(
             "--no-worker", action="store_true", help="start web only: workers run elsewhere"
         )
 
     def handle(self, **options: Any) -> None:
+        """Run until a signal comes; a problem is shown and becomes exit status 1."""
+        try:
+            self.run(options)
+        except Problem as problem:
+            cli = Cli(org=None, as_json=False, stdout=self.stdout._out, stderr=self.stderr._out)
+            cli.show_problem(problem)
+            sys.exit(1)
+
+    def run(self, options: dict[str, Any]) -> None:
+        """Start everything and stay with it; raises Problem."""
         host, port = options["host"], options["port"]
         require_free(host, port)
         login = self.prepare(demo=not options["no_demo"])
@@ -50,7 +63,8 @@ class Command(BaseCommand):
                 self.greet(programs, host, port)
                 fault = watch(crew)
         if fault:
-            raise CommandError(f"{fault}; stopped the others.", returncode=1)
+            remedy = "Its last lines are above; `bonobot doctor` finds what is often missing."
+            raise Unavailable(f"{fault}; stopped the others.", code="stopped", remedy=remedy)
         self.stdout.write("Stopped.")
 
     def crew(self, programs: tuple[Program, ...], host: str, port: int) -> Crew:
@@ -176,9 +190,7 @@ def address(host: str, port: int) -> str:
 
 
 def require_free(host: str, port: int) -> None:
-    """Raise CommandError if nobody could listen there."""
-    if not 1 <= port <= 65_535:
-        raise CommandError(f"Port {port} doesn't exist: choose one from 1 to 65535.", returncode=2)
+    """Raise Unavailable if nobody could listen there."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -187,17 +199,31 @@ def require_free(host: str, port: int) -> None:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(where)
     except OSError as error:
-        raise CommandError(unusable(host, port, error), returncode=1) from None
+        raise unusable(host, port, error) from None
 
 
-def unusable(host: str, port: int, error: OSError) -> str:
+def unusable(host: str, port: int, error: OSError) -> Unavailable:
     """Say why an address can't be listened on, and what to do."""
-    remedy = "choose another with `--port N` (`make run PORT=N`)"
+    remedy = "Choose another with `--port N` (`make run PORT=N`)"
     if error.errno == errno.EADDRINUSE:
-        return f"Port {port} on {host} is in use: {remedy}, or stop what listens there."
+        detail, remedy = (
+            f"Port {port} on {host} is in use.",
+            f"{remedy}, or stop what listens there.",
+        )
+        return Unavailable(detail, code="port_in_use", field="--port", remedy=remedy)
     if error.errno == errno.EACCES:
-        return f"This user may not listen on port {port}: {remedy} above 1023."
-    return f"Bonobot can't listen on {host}:{port} ({error}): check `--host`."
+        detail, remedy = f"This user may not listen on port {port}.", f"{remedy} above 1023."
+        return Unavailable(detail, code="port_forbidden", field="--port", remedy=remedy)
+    detail = f"Bonobot can't listen on {host}:{port} ({error})."
+    remedy = "Use an address of this machine, 127.0.0.1 or 0.0.0.0."
+    return Unavailable(detail, code="bad_host", field="--host", remedy=remedy)
+
+
+def port_number(text: str) -> int:
+    """Return a port that exists; raises ArgumentTypeError."""
+    if text.isascii() and text.isdecimal() and 1 <= int(text) <= 65_535:
+        return int(text)
+    raise ArgumentTypeError(f"{text!r} is no port: choose one from 1 to 65535")
 
 
 def healthy(host: str, port: int) -> bool:

@@ -1,5 +1,6 @@
 """`bonobot up` as a person uses it: real processes in a folder of their own."""
 
+import errno
 import os
 import re
 import signal
@@ -7,11 +8,13 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bonobot.lib.problems import Unavailable
 from bonobot.management.commands import up
 from tests.eventually import eventually
 from tests.processes import Process, environment, healthy, start, unused_port
@@ -145,22 +148,28 @@ def test_a_busy_port_is_refused_before_anything_happens(one: Up) -> None:
         process = one.begin()
         assert process.popen.wait(30) == 1
     assert f"Port {one.port} on 127.0.0.1 is in use" in process.log()
+    assert "port_in_use (--port)" in process.log()
     assert "--port N" in process.log()
     assert not (one.folder / "var" / "bonobot.sqlite3").exists()
 
 
-@pytest.mark.parametrize(
-    ("host", "port", "text"),
-    [
-        ("127.0.0.1", 0, "Port 0 doesn't exist"),
-        ("127.0.0.1", 70_000, "Port 70000 doesn't exist"),
-        ("192.0.2.1", 8000, "check `--host`"),
-        ("no.such.host.invalid", 8000, "check `--host`"),
-    ],
-)
-def test_an_unusable_address_is_refused(host: str, port: int, text: str) -> None:
-    with pytest.raises(up.CommandError, match=re.escape(text)):
-        up.require_free(host, port)
+@pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
+def test_an_address_of_another_machine_is_refused(host: str) -> None:
+    with pytest.raises(Unavailable) as refused:
+        up.require_free(host, 8000)
+    assert (refused.value.code, refused.value.field) == ("bad_host", "--host")
+    assert "127.0.0.1" in refused.value.remedy
+
+
+def test_a_port_of_the_system_is_refused() -> None:
+    refused = up.unusable("127.0.0.1", 80, PermissionError(errno.EACCES, "denied"))
+    assert refused.code == "port_forbidden"
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "70000", "http", "\uff18\uff10"])
+def test_a_port_that_does_not_exist_is_wrong_usage(port: str) -> None:
+    with pytest.raises(ArgumentTypeError, match="from 1 to 65535"):
+        up.port_number(port)
 
 
 @pytest.mark.parametrize(
