@@ -1,1 +1,1 @@
-"""Language models behind one small port: any OpenAI-compatible endpoint, and one that needs none."""
+"""Language models behind one small port: any OpenAI-compatible endpoint, and an offline one."""

@@ -31,11 +31,11 @@ def in_order(messages: Sequence[Message]) -> list[Message]:
                 results[message["call_id"]] = message
         if head is not None:
             ordered.append(head)
-            for call in head["calls"]:
-                ordered.append(
-                    results.pop(call["id"], None)
-                    or tool_result(call["id"], call["name"], UNANSWERED, is_error=True)
-                )
+            ordered.extend(
+                results.pop(call["id"], None)
+                or tool_result(call["id"], call["name"], UNANSWERED, is_error=True)
+                for call in head["calls"]
+            )
         if results:
             raise ValueError(f"Results without a call before them: {sorted(results)}")
         ordered.extend(message for message in tail if message["role"] == "user")

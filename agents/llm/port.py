@@ -24,6 +24,7 @@ Message = dict[str, Any]
 OnText = Callable[[str], Awaitable[Any]]
 Finish = Literal["stop", "tool_calls", "length", "content_filter", "error"]
 
+OPENAI_URL = "https://api.openai.com/v1"
 RETRYABLE = frozenset({"model_unreachable", "model_rate_limited", "model_timeout"})
 
 
@@ -49,7 +50,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one request; `cached_tokens` are those of the input that a provider's cache gave."""
+    """Tokens of one request; `cached_tokens` is the part of the input that came from a cache."""
 
     input_tokens: int
     output_tokens: int
@@ -85,6 +86,11 @@ class Endpoint:
     allow_private: bool = False
     input_price: int | None = None
     output_price: int | None = None
+
+    @property
+    def url(self) -> str:
+        """Return where requests go; without a base URL that is OpenAI itself."""
+        return self.base_url or OPENAI_URL
 
 
 class Model(Protocol):

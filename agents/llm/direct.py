@@ -1,0 +1,57 @@
+"""Models at any OpenAI-compatible address: OpenAI, Ollama, vLLM and the many that speak alike.
+
+The model library takes two seconds and fifty megabytes to import, so this module doesn't import
+it: `wire` does, in a thread when the first request is made, so that the loop keeps ticking.
+"""
+
+import asyncio
+import importlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from agents.llm.port import Endpoint, Message, ModelError, OnText, Reply, ToolSpec
+
+WIRE = "agents.llm.wire"
+
+
+class DirectModel:
+    """A model behind an OpenAI-compatible address; implements `agents.llm.port.Model`."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+
+    async def request(
+        self,
+        messages: Sequence[Message],
+        *,
+        instructions: str = "",
+        tools: Sequence[ToolSpec] = (),
+        on_text: OnText | None = None,
+    ) -> Reply:
+        """Ask once, streaming when somebody listens. Raises ModelError."""
+        wire = await _wire()
+        try:
+            async with asyncio.timeout(self.endpoint.timeout_s) as limit:
+                reply: Reply = await wire.ask(
+                    self.endpoint, messages, instructions=instructions, tools=tools, on_text=on_text
+                )
+                return reply
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise ModelError(
+                f"`{self.endpoint.model}` didn't finish within {self.endpoint.timeout_s:g} s.",
+                code="model_timeout",
+                remedy="Try again, or give the model endpoint a longer timeout.",
+            ) from error
+
+
+async def close() -> None:
+    """Close the connections that were opened on this loop."""
+    if WIRE in sys.modules:
+        await (await _wire()).close()
+
+
+async def _wire() -> ModuleType:
+    return sys.modules.get(WIRE) or await asyncio.to_thread(importlib.import_module, WIRE)

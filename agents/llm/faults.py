@@ -1,0 +1,177 @@
+"""Faults of model providers as ours: one code each, what was said, and what to do about it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx2
+from openai import APIStatusError, OpenAIError
+from pydantic import ValidationError
+from pydantic_ai.exceptions import (
+    AgentRunError,
+    ModelAPIError,
+    ModelAuthenticationError,
+    ModelConnectionError,
+    ModelContextWindowExceededError,
+    ModelHTTPError,
+    ModelNotFoundError,
+    ModelQuotaExceededError,
+    ModelRateLimitError,
+    ModelRequestRejectedError,
+    ModelServerError,
+    ModelTimeoutError,
+    ModelUnavailableError,
+    UserError,
+)
+
+from agents.llm.port import Endpoint, ModelError
+from bonobot.lib.masking import mask_text
+from bonobot.lib.problems import Problem
+from bonobot.lib.untrusted import visible
+
+T = TypeVar("T", bound=BaseException)
+
+QUOTED = 300  # characters of a provider's own words that are shown
+
+# What a library raises on an answer of no known shape; `ask` runs nothing but the library here.
+SHAPE_FAULTS = (AttributeError, IndexError, KeyError, TypeError, ValueError, ValidationError)
+FAULTS = (AgentRunError, OpenAIError, httpx2.HTTPError, httpx2.StreamError, Problem, UserError)
+
+
+@contextmanager
+def faults_as_ours(endpoint: Endpoint, *, streaming: bool = False) -> Iterator[None]:
+    """Turn whatever the model library raises into ModelError."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except FAULTS as error:
+        raise _ours(error, endpoint, streaming) from error
+    except SHAPE_FAULTS as error:
+        raise _misshapen(endpoint, str(error)) from error
+
+
+def _ours(error: BaseException, endpoint: Endpoint, streaming: bool) -> ModelError:
+    problem = _caused_by(error, Problem)
+    if problem is not None:  # egress refused the address, or the answer was too large
+        return ModelError(str(problem), code=problem.code, remedy=problem.remedy, retryable=False)
+    if isinstance(error, ModelHTTPError):
+        return _refused(error, endpoint)
+    timed_out = (ModelTimeoutError, httpx2.TimeoutException)
+    if isinstance(error, timed_out) or _caused_by(error, httpx2.TimeoutException):
+        return ModelError(
+            f"{_at(endpoint)} didn't answer in time.",
+            code="model_timeout",
+            remedy="Try again, or give the model endpoint a longer timeout.",
+        )
+    if streaming:
+        return ModelError(
+            f"The answer of {_at(endpoint)} broke off in the middle.{_words(error, endpoint)}",
+            code="model_bad_answer",
+            remedy="Try again.",
+            retryable=True,
+        )
+    if isinstance(error, ModelConnectionError | httpx2.TransportError):
+        return ModelError(
+            f"{_at(endpoint)} can't be reached.{_words(error.__cause__ or error, endpoint)}",
+            code="model_unreachable",
+            remedy="Check the model endpoint's URL, and that the server runs.",
+        )
+    redirect = _caused_by(error, APIStatusError)
+    if redirect is not None and redirect.status_code < 400:
+        return ModelError(
+            f"{_at(endpoint)} redirects elsewhere (HTTP {redirect.status_code}).",
+            code="model_error",
+            remedy="Redirects are not followed: give the final URL to the model endpoint.",
+        )
+    return _misshapen(endpoint, _said(error))
+
+
+def _refused(error: ModelHTTPError, endpoint: Endpoint) -> ModelError:
+    code, what, remedy, retryable = _reading(error)
+    return ModelError(
+        f"{_at(endpoint)} {what} (HTTP {error.status_code}).{_words(error, endpoint)}",
+        code=code,
+        remedy=remedy,
+        retry_after=error.retry_after,
+        retryable=retryable,
+    )
+
+
+def _reading(error: ModelHTTPError) -> tuple[str, str, str, bool]:
+    """Return code, what happened, what to do, and whether asking again may help."""
+    match error:
+        case ModelQuotaExceededError():
+            return "model_error", "has no credit left", "Top up the provider's account.", False
+        case ModelRateLimitError():
+            return "model_rate_limited", "asks to slow down", "Wait and try again.", True
+        case ModelAuthenticationError():
+            return "model_auth", "refused the credentials", "Set the endpoint's API key.", False
+        case ModelContextWindowExceededError():
+            return (
+                "model_error",
+                "can't take so long a conversation",
+                "Begin a new session, give the agent fewer tools, or choose a larger model.",
+                False,
+            )
+        case ModelNotFoundError():
+            return (
+                "model_error",
+                "doesn't know this model or path",
+                "Check the endpoint's model name, and that its URL ends as the provider says "
+                "(often `/v1`).",
+                False,
+            )
+        case ModelUnavailableError() | ModelServerError():
+            return "model_error", "failed", "Try again.", True
+        case ModelRequestRejectedError():
+            return "model_error", "rejected the request", "Read what it says.", False
+        case _:
+            again = error.status_code >= 500 or error.status_code in (408, 409, 425)
+            return "model_error", "failed", "Try again." if again else "Read what it says.", again
+
+
+def _misshapen(endpoint: Endpoint, said: str) -> ModelError:
+    return ModelError(
+        f"{_at(endpoint)} answered something that isn't a chat completion."
+        + _quote(said, endpoint),
+        code="model_bad_answer",
+        remedy="Check that the URL is that of an OpenAI-compatible API (it often ends in `/v1`).",
+        retryable=False,
+    )
+
+
+def _at(endpoint: Endpoint) -> str:
+    host = urlsplit(endpoint.url).netloc.rpartition("@")[2]
+    return f"`{visible(endpoint.model, 100)}` at {visible(host, 200)}"
+
+
+def _words(error: BaseException, endpoint: Endpoint) -> str:
+    return _quote(_said(error), endpoint)
+
+
+def _quote(said: str, endpoint: Endpoint) -> str:
+    """Return a provider's words as a sentence to append: masked, harmless, short."""
+    secrets = (endpoint.api_key,) if endpoint.api_key else ()
+    text = visible(mask_text(" ".join(said.split()), secrets=secrets), QUOTED)
+    return f" It says: {text}" if text else ""
+
+
+def _said(error: BaseException) -> str:
+    body = error.body if isinstance(error, ModelAPIError) else None
+    if isinstance(body, dict):
+        inner = body.get("error", body)
+        message = inner.get("message") if isinstance(inner, dict) else inner
+        return message if isinstance(message, str) else ""
+    if isinstance(body, str):
+        return body
+    return "" if isinstance(error, ModelHTTPError) else str(error)
+
+
+def _caused_by(error: BaseException, kind: type[T]) -> T | None:
+    """Look at what it was raised from; never at `__context__`, which may be another request."""
+    current: BaseException | None = error
+    while current is not None and not isinstance(current, kind):
+        current = current.__cause__
+    return current

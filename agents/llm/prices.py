@@ -1,0 +1,70 @@
+"""What a reply costs, in whole micro-dollars, and how large a request is before it is sent.
+
+An endpoint's own price comes first, then the published prices that are bundled with the library,
+looked up by the provider's address (a local server whose model is called `gpt-4o` isn't OpenAI's).
+Where neither knows, the price is None: unknown, which a money budget has to refuse.
+"""
+
+import json
+from collections.abc import Sequence
+from decimal import ROUND_CEILING, Decimal
+
+from agents.llm.port import Endpoint, Message, ToolSpec, Usage
+
+BYTES_PER_TOKEN = 4  # of English; other scripts have more bytes and more tokens a character
+PER_MESSAGE = 4  # tokens of markup around a message or tool, about
+MILLION = 1_000_000
+
+
+def price(endpoint: Endpoint, usage: Usage | None) -> int | None:
+    """Return the price in micro-dollars, rounded up; None when it can't be known."""
+    if endpoint.kind == "offline":
+        return 0
+    if usage is None:
+        return None
+    if endpoint.input_price is not None and endpoint.output_price is not None:
+        cost = usage.input_tokens * endpoint.input_price
+        cost += usage.output_tokens * endpoint.output_price
+        return -(-cost // MILLION)
+    return _published(endpoint, usage)
+
+
+def _published(endpoint: Endpoint, usage: Usage) -> int | None:
+    # Imported late: the tables take a fifth of a second to load, and many never ask.
+    from genai_prices import Usage as Priced
+    from genai_prices import calc_price
+
+    priced = Priced(
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cache_read_tokens=usage.cached_tokens,
+    )
+    try:
+        found = calc_price(priced, endpoint.model, provider_api_url=endpoint.url)
+    except (LookupError, ValueError):
+        return None
+    micro: Decimal = found.total_price * MILLION
+    return int(micro.to_integral_value(rounding=ROUND_CEILING))
+
+
+def estimate_tokens(
+    messages: Sequence[Message], instructions: str = "", tools: Sequence[ToolSpec] = ()
+) -> int:
+    """Return about how many tokens a request takes, to reserve before it is sent."""
+    parts = [instructions] if instructions else []
+    parts += [_written(message) for message in messages]
+    parts += [f"{tool.name} {tool.description} {_json(tool.parameters)}" for tool in tools]
+    return sum(count_tokens(part) + PER_MESSAGE for part in parts)
+
+
+def count_tokens(text: str) -> int:
+    """Return about how many tokens a text takes."""
+    return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
+
+
+def _written(message: Message) -> str:
+    return message["text"] + (_json(message["calls"]) if message.get("calls") else "")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
