@@ -2,7 +2,8 @@
 
 Three nets, the strongest first: exact known secrets in the forms in which they travel (as they
 are, base64, URL-encoded, JSON-escaped), keys whose name says that they hold a secret, and texts
-that look like the credentials of well-known services.
+that look like the credentials of well-known services. Mask before cutting a text: half a secret is
+not recognized.
 """
 
 import base64
@@ -124,10 +125,13 @@ _LABELLED = re2.compile(
             r"(?i)(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?:@)",
             r"(?i)(\b(?:[a-z]+[_-])?(?:api[_-]?key|access[_-]?key|access[_-]?token|auth[_-]?token|"
             r"client[_-]?secret|password|passwd|pwd|secret|token|signature|sig)"
-            r"[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;}]{4,}",
+            r"[\"']?\s*[=:]\s*[\"']?)[^\s\"'&,;}]{3,}",
         )
     )
 )
+
+_SCHEME = re.compile(r"(?:bearer|basic|digest)\s", re.IGNORECASE)
+_PROSE = re.compile(r"[A-Z]?[a-z]+[.,;:!?]*")
 
 
 class Masker:
@@ -247,4 +251,7 @@ def _forms(secret: str) -> set[str]:
 
 def _keep_label(match: Any) -> str:
     label = next(group for group in match.groups() if group is not None)
-    return f"{label}{MASK}{'@' if match.group().endswith('@') else ''}"
+    rest = match.group()[len(label) :]
+    if _SCHEME.match(label) and _PROSE.fullmatch(rest):
+        return str(match.group())  # "bearer authentication"
+    return f"{label}{MASK}{'@' if rest.endswith('@') else ''}"

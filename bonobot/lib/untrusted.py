@@ -14,7 +14,10 @@ BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 PLAIN = frozenset("\n\t")
 
-_PICTURE = "[\u203c\u2049\u2122\u2139\u2190-\u2bff\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]"
+_PICTURE = (
+    "[\u203c\u2049\u2122\u2139\u2190-\u27bf\u2934\u2935\u2b05-\u2b55"
+    "\u3030\u303d\u3297\u3299\U0001f000-\U0001faff]"
+)
 _STYLED = f"(?:{_PICTURE}[\ufe0f\U0001f3fb-\U0001f3ff]?\u20e3?|[0-9#*]\ufe0f\u20e3)"
 _EMOJI = re.compile(f"({_STYLED}(?:\u200d{_STYLED})*)")
 

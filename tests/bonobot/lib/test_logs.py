@@ -1,0 +1,149 @@
+"""Logs: readable at a terminal, JSON elsewhere, with ids, without secrets."""
+
+import json
+import logging
+import logging.config
+import sys
+from collections.abc import Iterator
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from bonobot.lib import logs, masking
+from bonobot.lib.masking import MASK
+
+
+def record(message: str, *args: object, **extra: Any) -> logging.LogRecord:
+    logger = logging.getLogger("bonobot.trial")
+    return logger.makeRecord(logger.name, logging.INFO, "f", 1, message, args, None, extra=extra)
+
+
+def failed(error: Exception) -> logging.LogRecord:
+    found = record("Failed")
+    try:
+        raise error
+    except type(error):
+        found.exc_info = sys.exc_info()
+    return found
+
+
+def as_json(found: logging.LogRecord) -> dict[str, Any]:
+    line = logs.JSONFormatter().format(found)
+    assert "\n" not in line
+    assert line.isascii()
+    entry = json.loads(line)
+    assert isinstance(entry, dict)
+    return entry
+
+
+def as_text(found: logging.LogRecord) -> str:
+    return logs.TextFormatter().format(found)
+
+
+def test_json_has_what_a_machine_needs() -> None:
+    entry = as_json(record("Connected to %s", "git", server="s1", latency_ms=12))
+    assert entry.pop("time").endswith("+00:00")
+    assert entry == {
+        "level": "info",
+        "logger": "bonobot.trial",
+        "message": "Connected to git",
+        "server": "s1",
+        "latency_ms": 12,
+    }
+
+
+def test_text_is_one_line_for_people() -> None:
+    line = as_text(record("Connected to %s", "git", latency_ms=12))
+    assert line[8:] == " INFO    bonobot.trial: Connected to git (latency_ms=12)"
+
+
+def test_the_ids_of_what_is_going_on_are_on_every_record() -> None:
+    with logs.bound(request="r-1", call="c-1"), logs.bound(session="s-1", call="c-2"):
+        entry = as_json(record("inside"))
+        assert (entry["request"], entry["session"], entry["call"]) == ("r-1", "s-1", "c-2")
+        assert "(request=r-1 session=s-1 call=c-2)" in as_text(record("inside"))
+    assert "request" not in as_json(record("outside"))
+
+
+def test_a_thread_that_is_not_ours_does_not_inherit_ids() -> None:
+    seen: list[str] = []
+    with logs.bound(call="c-1"):
+        thread = Thread(target=lambda: seen.append(logs.call_id.get()))
+        thread.start()
+        thread.join()
+    assert seen == [""]
+
+
+@pytest.mark.parametrize("render", [as_text, lambda found: json.dumps(as_json(found))])
+def test_secrets_never_reach_a_log(render: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking, "_remembered", {})
+    monkeypatch.setattr(masking, "_state", type(masking._state)())
+    masking.remember("opened-secret-1")
+    made = [
+        record("sent %s", {"Authorization": "Bearer abc123def456"}),
+        record("opened-secret-1"),
+        record("x", token="abc123", headers={"X-Api-Key": "abc123"}),
+        failed(ValueError("refused opened-secret-1")),
+    ]
+    for found in made:
+        shown = render(found)
+        assert MASK in shown
+        assert "abc123" not in shown
+        assert "opened-secret" not in shown
+
+
+def test_a_line_cannot_be_forged_by_what_is_logged() -> None:
+    line = as_text(record("name: %s", "x\n12:00:00 INFO root: all is well\u202e\x1b[2J"))
+    assert "\n" not in line
+    assert "⟨U+202E⟩" in line
+    assert "⟨U+001B⟩" in line
+
+
+def test_an_exception_is_told_with_its_traceback() -> None:
+    assert "LookupError: gone" in as_json(failed(LookupError("gone")))["traceback"]
+    assert as_text(failed(LookupError("gone"))).endswith("LookupError: gone")
+
+
+def test_a_huge_message_is_cut() -> None:
+    assert len(as_json(record("x" * 100_000))["message"]) == logs.MAX_MESSAGE
+    assert len(as_text(record("x" * 100_000))) < logs.MAX_MESSAGE + 100
+
+
+def test_what_is_not_json_is_written_out() -> None:
+    assert as_json(record("x", thing={1, 2} - {2}))["thing"] == "{1}"
+
+
+def test_a_record_is_left_as_it_is_for_other_handlers() -> None:
+    found = record("password=%s", "hunter2")
+    as_text(found)
+    assert found.getMessage() == "password=hunter2"
+
+
+@pytest.fixture
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers, root.level = handlers, level
+
+
+@pytest.mark.parametrize(
+    ("style", "terminal", "expected"),
+    [
+        ("auto", True, logs.TextFormatter),
+        ("auto", False, logs.JSONFormatter),
+        ("text", False, logs.TextFormatter),
+        ("json", True, logs.JSONFormatter),
+    ],
+)
+@pytest.mark.usefixtures("_restored")
+def test_the_style_follows_the_terminal_unless_it_is_set(
+    monkeypatch: pytest.MonkeyPatch, style: str, terminal: bool, expected: type
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    logging.config.dictConfig(logs.configuration(level="WARNING", style=style))
+    (handler,) = logging.getLogger().handlers
+    assert type(handler.formatter) is expected
+    assert logging.getLogger("bonobot.trial").isEnabledFor(logging.WARNING)
+    assert not logging.getLogger("bonobot.trial").isEnabledFor(logging.INFO)

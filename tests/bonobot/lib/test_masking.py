@@ -1,0 +1,278 @@
+"""Masking: secrets go in whatever form they travel, ordinary text stays as it is."""
+
+import base64
+import json
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.lib import masking
+from bonobot.lib.masking import MASK, Masker, mask, mask_text, names_secret
+
+KNOWN = 'p@ss w/örd-"é"-1'
+LETTERS = "aB3dEf9hIjKlMnOpQrStUvWxYz0123456789AbCdEfGh"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking, "_remembered", {})
+    monkeypatch.setattr(masking, "_state", type(masking._state)())
+
+
+# Known secrets
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        KNOWN,
+        quote(KNOWN),
+        quote(KNOWN, safe=""),
+        quote_plus(KNOWN),
+        json.dumps(KNOWN)[1:-1],
+        json.dumps(KNOWN, ensure_ascii=False)[1:-1],
+    ],
+)
+def test_a_known_secret_goes_in_every_form_of_writing(form: str) -> None:
+    assert mask_text(f"before {form} after", [KNOWN]) == f"before {MASK} after"
+
+
+@pytest.mark.parametrize("before", [b"", b"x", b"xy", b"user:"])
+@pytest.mark.parametrize("encode", [base64.b64encode, base64.urlsafe_b64encode])
+def test_a_known_secret_goes_in_base64_wherever_it_begins(before: bytes, encode: Any) -> None:
+    text = encode(before + KNOWN.encode() + b" and the rest").decode()
+    masked = mask_text(text, [KNOWN])
+    assert masked.count(MASK) == 1
+    # All letters go but those at the ends that say something about their neighbours too.
+    assert len(text) - len(masked.replace(MASK, "")) >= len(KNOWN.encode()) * 4 // 3 - 2
+
+
+@given(st.text(min_size=6), st.text(), st.text())
+def test_no_text_that_was_masked_holds_a_known_secret(secret: str, head: str, tail: str) -> None:
+    masked = mask_text(f"{head}{secret}{tail}", [secret])
+    assert secret not in masked.replace(MASK, "\0") or secret in MASK
+
+
+def test_a_secret_that_contains_another_goes_as_a_whole() -> None:
+    assert mask_text("abcdefgh", ["abcd", "abcdefgh"]) == MASK
+
+
+def test_a_secret_too_short_to_be_one_does_not_blot_out_text() -> None:
+    assert mask_text("a cat sat", ["a", "cat"]) == "a cat sat"
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "password",
+        "db_password",
+        "passwordHash",
+        "PASSWORD2",
+        "token",
+        "access_token",
+        "accessToken",
+        "GITHUB_TOKEN",
+        "apikey",
+        "apiKey",
+        "X-API-Key",
+        "AWS_SECRET_ACCESS_KEY",
+        "privateKey",
+        "client_secret",
+        "secrets",
+        "Authorization",
+        "proxy-authorization",
+        "Set-Cookie",
+        "credentials",
+        "passphrase",
+    ],
+)
+def test_a_value_goes_when_its_name_says_that_it_is_secret(name: str) -> None:
+    assert names_secret(name)
+    assert mask({name: "value", "other": "value"}) == {name: MASK, "other": "value"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "é",
+        "name",
+        "max_tokens",
+        "input_tokens",
+        "tokens",
+        "nextPageToken",
+        "progressToken",
+        "next_token",
+        "token_type",
+        "token_endpoint",
+        "authorization_endpoint",
+        "password_policy",
+        "secret_name",
+        "primary_key",
+        "key",
+        "keyboard",
+        "tokenizer",
+        "author",
+        "compass",
+    ],
+)
+def test_a_value_stays_when_its_name_only_sounds_like_one(name: str) -> None:
+    assert not names_secret(name)
+    assert mask({name: "value"}) == {name: "value"}
+
+
+def test_whether_a_secret_is_there_may_be_seen() -> None:
+    value = {"token": None, "password": "", "secret": True, "credentials": {}, "api_key": []}
+    assert mask(value) == value
+
+
+def test_whatever_is_under_a_secret_name_goes_as_a_whole() -> None:
+    assert mask({"credentials": {"user": "u", "pass": ["x"]}, "password": 1234}) == {
+        "credentials": MASK,
+        "password": MASK,
+    }
+
+
+# Patterns
+
+
+CREDENTIALS = {
+    "openai": "sk-proj-" + LETTERS,
+    "anthropic": "sk-ant-api03-" + LETTERS,
+    "stripe": "sk_live_" + LETTERS[:24],
+    "github": "ghp_" + LETTERS[:36],
+    "github fine-grained": "github_pat_" + LETTERS,
+    "gitlab": "glpat-" + LETTERS[:20],
+    "slack": "xoxb-" + "123456789012-" + LETTERS[:24],
+    "aws": "AKIA" + "ABCDEFGHIJKLMNOP",
+    "google": "AIza" + LETTERS[:35],
+    "npm": "npm_" + LETTERS[:36],
+    "pypi": "pypi-" + LETTERS,
+    "hugging face": "hf_" + LETTERS[:34],
+    "sendgrid": "SG." + LETTERS[:22] + "." + LETTERS,
+    "vault": "hvs." + LETTERS[:24],
+    "jwt": "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxIn0." + LETTERS,
+    "sealed by us": "gAAAAA" + LETTERS * 2,
+    "private key": "-----BEGIN RSA PRIVATE KEY-----\n"
+    + LETTERS
+    + "\n-----END RSA PRIVATE KEY-----",
+    "half a private key": "-----BEGIN PRIVATE KEY-----\n" + LETTERS,
+}
+
+
+@pytest.mark.parametrize("kind", CREDENTIALS)
+def test_credentials_of_well_known_services_are_recognized(kind: str) -> None:
+    assert mask_text(f"it is {CREDENTIALS[kind]}") == f"it is {MASK}"
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("Authorization: Bearer abc123def456", f"Authorization: Bearer {MASK}"),
+        ("basic dXNlcjpwYXNz", f"basic {MASK}"),
+        ("postgres://app:hunter2@db:5432/x", f"postgres://app:{MASK}@db:5432/x"),
+        ("GET /x?api_key=abc123&y=1", f"GET /x?api_key={MASK}&y=1"),
+        ("https://h/cb?access_token=abc123", f"https://h/cb?access_token={MASK}"),
+        ('{"password": "hunter2", "a": 1}', f'{{"password": "{MASK}", "a": 1}}'),
+        ("password: hunter2", f"password: {MASK}"),
+        ("export GITHUB_TOKEN=abc123", f"export GITHUB_TOKEN={MASK}"),
+    ],
+)
+def test_a_labelled_secret_goes_and_its_label_stays(text: str, masked: str) -> None:
+    assert mask_text(text) == masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Uses bearer authentication and basic information.",
+        "https://example.com:8080/path?page=2&key_id=7",
+        "The token is a word; passwords are words.",
+        "ask-me-anything-about-desk-research",
+        "tokens used: 1200, secretary: Ada",
+        "2026-11-21T10:00:00Z user@example.com",
+        "Zeile\nfür Zeile 日本語 \U0001f600",
+        "",
+    ],
+)
+def test_ordinary_text_is_left_exactly_as_it_is(text: str) -> None:
+    assert mask_text(text) == text
+
+
+# Values
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text("xyz "),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text("xyz "), inner),
+    )
+)
+def test_a_value_without_secrets_comes_back_equal_and_as_a_copy(value: Any) -> None:
+    masked = mask(value)
+    assert masked == value
+    if value and isinstance(value, dict | list):
+        assert masked is not value
+
+
+def test_secrets_go_from_every_depth_and_from_names_too() -> None:
+    secret = "known-value-1"
+    value = {"a": [{"b": (f"x {secret}",)}], f"name-{secret}": 1}
+    assert mask(value, secrets=[secret]) == {"a": [{"b": [f"x {MASK}"]}], f"name-{MASK}": 1}
+
+
+def test_what_is_not_json_is_written_out_and_masked() -> None:
+    assert mask({"error": ValueError("password=hunter2")}) == {"error": f"password={MASK}"}
+
+
+def test_lone_surrogates_do_not_hide_a_secret_nor_break_anything() -> None:
+    assert mask_text("\ud800 password=hunter2") == f"\\ud800 password={MASK}"
+
+
+def test_endless_nesting_is_cut() -> None:
+    value: list[Any] = []
+    for _ in range(10_000):
+        value = [value]
+    assert "…" in json.dumps(mask(value), ensure_ascii=False)
+
+
+# What this process has opened
+
+
+def test_an_opened_secret_is_remembered_for_the_logs() -> None:
+    masking.remember("opened-secret-1")
+    masking.remember("opened-secret-1")
+    assert masking.remembered().text("it was opened-secret-1") == f"it was {MASK}"
+    assert mask_text("it was opened-secret-1") == "it was opened-secret-1"
+
+
+@pytest.mark.parametrize("value", ["production", "true", "5432", "application/json", "short1"])
+def test_values_that_anyone_could_guess_are_not_remembered(value: str) -> None:
+    masking.remember(value)
+    assert masking.remembered().text(f"it was {value}") == f"it was {value}"
+
+
+def test_the_memory_is_bounded_and_keeps_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(masking, "REMEMBERED", 3)
+    for secret in ("secret-01", "secret-02", "secret-03", "secret-01", "secret-04"):
+        masking.remember(secret)
+    text = "secret-01 secret-02 secret-03 secret-04"
+    assert masking.remembered().text(text) == f"{MASK} secret-02 {MASK} {MASK}"
+
+
+def test_a_full_memory_still_masks() -> None:
+    secrets = [f"{LETTERS}-{number:04}" for number in range(masking.REMEMBERED)]
+    for secret in secrets:
+        masking.remember(secret)
+    assert masking.remembered().text(" ".join(secrets)) == " ".join([MASK] * len(secrets))
+
+
+def test_a_masker_serves_many_texts() -> None:
+    masker = Masker(["known-secret"])
+    assert [masker.text(f"{n} known-secret") for n in range(2)] == [f"0 {MASK}", f"1 {MASK}"]

@@ -1,0 +1,81 @@
+"""Text from servers: what hides is shown, what is honest stays."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.lib.untrusted import is_hidden, visible
+
+
+@pytest.mark.parametrize(
+    ("hidden", "name"),
+    [
+        ("\x00", "0000"),
+        ("\x1b", "001B"),
+        ("\r", "000D"),
+        ("\x9b", "009B"),
+        ("\u00ad", "00AD"),
+        ("\u034f", "034F"),
+        ("\u115f", "115F"),
+        ("\u180e", "180E"),
+        ("\u200b", "200B"),
+        ("\u200d", "200D"),
+        ("\u200e", "200E"),
+        ("\u2028", "2028"),
+        ("\u202e", "202E"),
+        ("\u2060", "2060"),
+        ("\u2066", "2066"),
+        ("\u2800", "2800"),
+        ("\u3164", "3164"),
+        ("\ufe0f", "FE0F"),
+        ("\ufeff", "FEFF"),
+        ("\uffa0", "FFA0"),
+        ("\ufff9", "FFF9"),
+        ("\ud800", "D800"),
+        ("\ue000", "E000"),
+        ("\U000e0041", "E0041"),
+        ("\U000e0100", "E0100"),
+        ("\U0010ffff", "10FFFF"),
+    ],
+)
+def test_a_character_that_hides_is_shown_by_its_number(hidden: str, name: str) -> None:
+    assert visible(f"a{hidden}b") == f"a⟨U+{name}⟩b"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain text, with punctuation!",
+        "two\nlines\tand a tab",
+        "Grüße, Ωmega, Привет, 日本語, हिन्दी, العربية",
+        "smile 😀, heart ❤️, thumb 👍🏽, family 👩‍👩‍👧, key 1️⃣, flag 🇩🇪",
+        "<script>alert('escaping is another's work')</script>",
+        "",
+    ],
+)
+def test_honest_text_stays_as_it_is(text: str) -> None:
+    assert visible(text) == text
+
+
+def test_windows_line_ends_are_line_ends() -> None:
+    assert visible("a\r\nb\n\u200b") == "a\nb\n⟨U+200B⟩"
+
+
+def test_text_hidden_behind_an_emoji_is_shown() -> None:
+    hidden = "".join(chr(0xE0100 + ord(letter)) for letter in "hi")
+    assert visible(f"😀{hidden}") == "😀⟨U+E0168⟩⟨U+E0169⟩"
+    assert visible("\u200d😀\u200d") == "⟨U+200D⟩😀⟨U+200D⟩"
+
+
+def test_a_long_text_is_cut_and_says_so() -> None:
+    assert visible("abcdef", 3) == "abc…"
+    assert visible("abc", 3) == "abc"
+    assert visible("a\u200bcdef", 2) == "a⟨U+200B⟩…"
+
+
+@given(st.text(st.characters()))
+def test_nothing_that_is_shown_hides_outside_of_an_emoji(text: str) -> None:
+    shown = visible(text)
+    joiners = {"\u200d", "\ufe0f"}
+    assert [c for c in shown if is_hidden(c) and c not in joiners] == []
+    shown.encode("utf-8")
