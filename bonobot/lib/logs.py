@@ -37,6 +37,7 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
     """Return Django's LOGGING; the style `auto` is `text` when errors go to a terminal."""
     if style == "auto":
         style = "text" if sys.stderr.isatty() else "json"
+    quiet = "DEBUG" if level == "DEBUG" else "WARNING"
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -48,14 +49,18 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
         "root": {"handlers": ["console"], "level": level},
         # These tell of every request, message or frame at INFO.
         "loggers": {
-            name: {"level": "DEBUG" if level == "DEBUG" else "WARNING"}
-            for name in ("asyncio", "httpx", "httpx2", "httpcore2", "kombu", "mcp", "openai")
+            name: {"level": quiet}
+            for name in (
+                *("asyncio", "celery.app.trace", "celery.beat", "celery.worker.strategy"),
+                *("httpcore2", "httpx", "httpx2", "kombu", "mcp", "openai"),
+            )
         }
         # These bring handlers of their own: their records go through ours.
         | {
             name: {"handlers": [], "propagate": True}
-            for name in ("django", "django.server", "uvicorn", "uvicorn.error", "uvicorn.access")
-        },
+            for name in ("django", "django.server", "uvicorn", "uvicorn.error")
+        }
+        | {"uvicorn.access": {"handlers": [], "level": quiet}},
     }
 
 
