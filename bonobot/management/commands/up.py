@@ -22,6 +22,8 @@ from bonobot.management.processes import Crew, Program, python
 from bonobot.management.processes import names as listed
 
 READY_WITHIN_S = 60
+# Celery says it in seven lines at every start; `bonobot check --deploy` says it in one.
+ROOT_WARNING = "ignore:You're running the worker with superuser privileges"
 QUEUES = "default,discovery,sessions"
 # Addresses that mean "all of them": to look from here, use the loopback.
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
@@ -152,11 +154,11 @@ def lineup(host: str, port: int, *, worker: bool) -> tuple[Program, ...]:
             "worker",
             python(
                 *(*celery, "worker", "--pool", "threads", "--queues", QUEUES),
-                *("--loglevel", "INFO", "--without-gossip", "--without-mingle"),
+                *("--without-gossip", "--without-mingle"),
             ),
             grace_s=30.0,
         ),
-        Program("beat", python(*celery, "beat", "--loglevel", "WARNING", "--pidfile=")),
+        Program("beat", python(*celery, "beat", "--pidfile=")),
     )
 
 
@@ -164,6 +166,7 @@ def environment(host: str, port: int) -> dict[str, str]:
     """Return the environment of the programs: ours, with what a terminal and a laptop need."""
     given = dict(os.environ)
     given.setdefault("BONOBOT_LOG_FORMAT", "text")
+    given.setdefault("PYTHONWARNINGS", ROOT_WARNING)
     if "BONOBOT_URL_FILE" not in given:
         given.setdefault("BONOBOT_URL", address(host, port))
     return given | {
