@@ -28,14 +28,11 @@ _home = BASE_DIR if (BASE_DIR / "manage.py").is_file() else Path.cwd()
 BONOBOT_VAR = keys.private_folder(
     Path(env.text("BONOBOT_VAR", str(_home / "var"))).expanduser().absolute()
 )
-BONOBOT_URL = env.text("BONOBOT_URL", "http://127.0.0.1:8000").rstrip("/")
+BONOBOT_URL = env.origin("BONOBOT_URL", "http://127.0.0.1:8000")
 
 _url = urlsplit(BONOBOT_URL)
-if _url.scheme not in {"http", "https"} or not _url.hostname or _url.path or _url.query:
-    raise ImproperlyConfigured(
-        f"`BONOBOT_URL` must be an origin like `https://bonobot.example.com`, not {BONOBOT_URL!r}."
-    )
 _https = _url.scheme == "https"
+_host = f"[{_url.hostname}]" if ":" in str(_url.hostname) else str(_url.hostname)
 
 # --- Security -----------------------------------------------------------------------------------
 
@@ -55,12 +52,10 @@ BONOBOT_TOKEN_PEPPERS = keys.peppers(
     _key("BONOBOT_TOKEN_PEPPERS", "token_peppers", keys.make_peppers), name="BONOBOT_TOKEN_PEPPERS"
 )
 
-ALLOWED_HOSTS = list(
-    dict.fromkeys(
-        [*env.names("BONOBOT_ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]")), _url.hostname]
-    )
-)
-BONOBOT_CORS_ORIGINS = env.names("BONOBOT_CORS_ORIGINS")
+# Nobody else's name: a page elsewhere that points its own name at us gets no answer.
+_hosts = env.names("BONOBOT_ALLOWED_HOSTS", ("localhost", "127.0.0.1", "[::1]"))
+ALLOWED_HOSTS = list(dict.fromkeys((*_hosts, _host)))
+BONOBOT_CORS_ORIGINS = env.origins("BONOBOT_CORS_ORIGINS")
 CSRF_TRUSTED_ORIGINS = [BONOBOT_URL]
 # The `__Host-` prefix makes browsers refuse the cookie from anyone but this very host over TLS.
 _cookie = "__Host-bonobot_{}" if _https else "bonobot_{}"
@@ -283,10 +278,9 @@ LOGGING = logs.configuration(
 BONOBOT_TOOL_NAME_STYLE = env.text(
     "BONOBOT_TOOL_NAME_STYLE", "single", choices=("single", "double")
 )
-# The interpreter that runs us is the one whose packages an administrator installed beside us.
-BONOBOT_LAUNCHERS = env.names(
-    "BONOBOT_LAUNCHERS",
-    ("npx", "uvx", "node", "python", "python3", "docker", sys.executable),
+BONOBOT_LAUNCHERS = (
+    *env.names("BONOBOT_LAUNCHERS", ("npx", "uvx", "node", "python", "python3", "docker")),
+    sys.executable,  # its packages are the ones that an administrator installed beside us
 )
 BONOBOT_CALLS_PER_MINUTE = env.number("BONOBOT_CALLS_PER_MINUTE", 60, minimum=1)
 BONOBOT_CONNECT_S = env.number("BONOBOT_CONNECT_S", 30, minimum=1, maximum=600)

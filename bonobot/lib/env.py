@@ -8,10 +8,12 @@ project reads the environment.
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
 TRUE = frozenset({"1", "true", "yes", "on"})
+ORIGIN = "origin like `https://bonobot.example.com`, without a path"
 FALSE = frozenset({"0", "false", "no", "off"})
 
 _declared: dict[str, str] = {}
@@ -61,6 +63,25 @@ def names(name: str, default: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
+def origin(name: str, default: str) -> str:
+    """Return a variable as a web origin; raise ImproperlyConfigured if it is more or less."""
+    value = _read(name, "origin")
+    if value is None:
+        return default
+    if not _is_origin(value):
+        raise _wrong(name, f"an {ORIGIN}", value)
+    return value.rstrip("/")
+
+
+def origins(name: str) -> tuple[str, ...]:
+    """Return a comma-separated variable as web origins; raise ImproperlyConfigured for others."""
+    found = names(name)
+    for value in found:
+        if not _is_origin(value):
+            raise _wrong(name, f"a comma-separated list, each an {ORIGIN}", value)
+    return tuple(value.rstrip("/") for value in found)
+
+
 def secret(name: str, default: str | Callable[[], str] = "") -> str:
     """Return a variable whose value no error shows; a callable default runs only when needed."""
     value = _read(name, "secret")
@@ -94,6 +115,16 @@ def _read(name: str, kind: str) -> str | None:
         raise ImproperlyConfigured(
             f"`{name}_FILE` must name a readable text file, but {file!r} can't be read: {error}."
         ) from error
+
+
+def _is_origin(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+        _ = parts.port  # parsed on access
+    except ValueError:
+        return False
+    rest = (parts.username, parts.path.rstrip("/"), parts.query, parts.fragment)
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and not any(rest)
 
 
 def _wrong(name: str, expected: str, value: str) -> ImproperlyConfigured:

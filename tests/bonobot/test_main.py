@@ -1,0 +1,51 @@
+"""The command `bonobot`."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bonobot import __main__ as command
+from bonobot.lib import runtime
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("arguments", [[], ["help"], ["--help"], ["-h"]])
+def test_without_a_command_it_tells_what_there_is(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command.main(arguments)
+    shown = capsys.readouterr().out
+    own, others = shown.split("Django's commands:")
+    assert "COMMAND --help tells more" in own
+    assert "\n  up " in own
+    assert "\n  doctor " in own
+    assert "migrate" in others
+    assert max(len(line) for line in shown.splitlines()) < 120
+
+
+def test_a_command_runs_and_the_runtime_closes_behind_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed: list[bool] = []
+    monkeypatch.setattr(runtime, "close", lambda: closed.append(True))
+    command.main(["version"])
+    assert capsys.readouterr().out.strip()
+    assert closed == [True]
+
+
+@pytest.mark.parametrize("start", [["manage.py"], ["-m", "bonobot"]])
+def test_it_is_the_same_from_a_checkout_and_as_a_module(start: list[str]) -> None:
+    found = subprocess.run(
+        [sys.executable, *start, "no_such_command"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert found.returncode == 1
+    assert "Unknown command: 'no_such_command'" in found.stderr
+    assert ("bonobot help" if "-m" in start else "manage.py help") in found.stderr
