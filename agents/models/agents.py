@@ -6,6 +6,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.sealed import SealedTextField
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
 from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet
 
 
@@ -52,6 +54,22 @@ class AgentQuerySet(GovernedQuerySet):
     def enabled(self) -> "AgentQuerySet":
         """Keep those that are switched on."""
         return self.filter(enabled=True)
+
+    def visible_to(self, principal: Principal) -> "AgentQuerySet":
+        """Keep those that a principal may see: all for readers, for members those given to them."""
+        mine = self.for_organization(principal.organization_id)
+        if principal.agent_id is not None:
+            return mine.filter(pk=principal.agent_id)
+        if principal.may(Action.VIEW):
+            return mine
+        return mine.filter(members=principal.id) if principal.kind == "user" else mine.none()
+
+    def named(self, principal: Principal, name: str) -> "Agent":
+        """Return the visible agent with this id or slug; raises `NotFound`."""
+        lookup = {"pk": name} if len(name) == 36 and name.count("-") == 4 else {"slug": name}
+        visible = self.visible_to(principal)
+        found: Agent = visible.get_or_404(principal.organization_id, **lookup)
+        return found
 
 
 class Agent(GovernedModel):

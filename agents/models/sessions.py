@@ -9,6 +9,8 @@ import uuid
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
 from bonobot.tenancy.scoped import OrganizationModel, ScopedQuerySet
 
 
@@ -37,6 +39,15 @@ class SessionQuerySet(ScopedQuerySet):
     def unfinished(self) -> "SessionQuerySet":
         """Keep those that someone should be running."""
         return self.filter(status__in=(Session.Status.QUEUED, Session.Status.RUNNING))
+
+    def visible_to(self, principal: Principal) -> "SessionQuerySet":
+        """Keep those that a principal may read: all for readers, for members their own."""
+        mine = self.for_organization(principal.organization_id)
+        if principal.agent_id is not None:
+            mine = mine.filter(agent=principal.agent_id)
+        if principal.may(Action.VIEW):
+            return mine
+        return mine.filter(started_by_kind=principal.kind, started_by_id=principal.id)
 
 
 class Session(OrganizationModel):

@@ -32,6 +32,18 @@ class DefinitionQuerySet(GovernedQuerySet):
         """Keep those that wait for a person: new, or changed since they were pinned."""
         return self.sound().filter(~Q(pinned_digest=F("digest")), present=True)
 
+    def in_state(self, state: str) -> "DefinitionQuerySet":
+        """Keep those in one `Definition.State`, by the rules of the model's `state`."""
+        offered = self.sound().filter(present=True)
+        pinned = ~Q(pinned_digest="")
+        return {
+            Definition.State.REFUSED: self.exclude(fault=""),
+            Definition.State.GONE: self.sound().filter(present=False),
+            Definition.State.PENDING: offered.filter(pinned_digest=""),
+            Definition.State.CHANGED: offered.filter(pinned, ~Q(pinned_digest=F("digest"))),
+            Definition.State.APPROVED: offered.filter(pinned, pinned_digest=F("digest")),
+        }[Definition.State(state)]
+
 
 class Definition(GovernedModel):
     """A tool, resource, resource template, prompt or the instructions, as declared by the server.
