@@ -51,7 +51,7 @@ class Problem(Exception):
             "remedy": self.remedy,
             "rule": self.rule,
         }
-        seen = {name: text for name, text in members.items() if text}
+        seen: dict[str, Any] = {name: text for name, text in members.items() if text}
         if self.retry_after is not None:
             seen["retry_after"] = self.retry_after
         return self.extra | seen

@@ -49,6 +49,8 @@ __all__ = [
 class SealedAttribute(DeferredAttribute):
     """The attribute of a sealed field: gives `Sealed` that knows its row, takes plain values."""
 
+    field: Any  # the mixin below, which is no Field in the eyes of the type checker
+
     def __get__(self, instance: models.Model | None, cls: type | None = None) -> Any:
         value = super().__get__(instance, cls)
         if not isinstance(value, Sealed) or not value or instance is None:
@@ -178,7 +180,9 @@ class SealedMixin(EncryptedMixin):
         # input keeps what is stored, so `validate` asks for it where nothing is.
         if not _hides_value(kwargs.get("widget")):
             kwargs["widget"] = SealedInput
-        return super().formfield(**({"form_class": self.form_class} | kwargs | {"required": False}))
+        kwargs = {"form_class": self.form_class} | kwargs | {"required": False}
+        field: forms.Field = super().formfield(**kwargs)
+        return field
 
     def check(self, **kwargs: Any) -> list[checks.CheckMessage]:
         return [*super().check(**kwargs), *self._check_place()]
@@ -224,14 +228,14 @@ class _Keep:
 KEEP = _Keep()
 
 
-class WriteOnly:
+class WriteOnly(forms.Widget):
     """Makes a widget that takes a value and never renders one; it says only that one is stored."""
 
     def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
         told = {"autocomplete": "new-password", "spellcheck": "false"}
         if isinstance(value, Sealed) and value:
             told["placeholder"] = str(_("stored; enter another to replace it"))
-        return super().get_context(name, None, told | (attrs or {}))  # type: ignore[misc]
+        return super().get_context(name, None, told | (attrs or {}))
 
 
 class SealedInput(WriteOnly, forms.PasswordInput):

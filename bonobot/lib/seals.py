@@ -147,7 +147,8 @@ class JSONCodec(Codec):
 
 
 def _closed(text: str, place: Place) -> str:
-    return encrypt_str(json.dumps([VERSION, *place, text])).decode("ascii")
+    sealed: bytes = encrypt_str(json.dumps([VERSION, *place, text]))
+    return sealed.decode("ascii")
 
 
 def _opened(token: str, place: Place) -> str:
