@@ -12,8 +12,15 @@ EVERYWHERE = frozenset({"bonobot.__version__"})
 
 DECISIONS = (
     "agents.governance.policies",
-    "bonobot.ledger.arithmetic",
+    "agents.governance.results",
+    "bonobot.ledger.budgets",
+    "bonobot.ledger.chain",
+    "bonobot.ledger.entries",
+    "bonobot.ledger.floods",
+    "bonobot.ledger.groups",
+    "bonobot.ledger.sealing",
     "bonobot.lib.canonical",
+    "bonobot.lib.networks",
     "bonobot.lib.rates",
     "mcp_servers.digests",
     "mcp_servers.naming",
@@ -51,9 +58,8 @@ BANNED_NAMES = frozenset({"common", "constants", "helpers", "misc", "services", 
 BANNED_CALLS = {
     "asgiref.sync.async_to_sync": "use `runtime().call`: one loop per process",
     "asyncio.run": "use `runtime().call`: one loop per process",
-    "asyncio.create_task": "use a TaskGroup or `Runtime.spawn`, which keep and watch the task",
-    "time.sleep": "wait for the event itself, with a deadline",
 }
+SLEEPS = frozenset({"anyio.sleep", "asyncio.sleep", "time.sleep"})
 LONGEST_MODULE = 400
 LONGEST_FUNCTION = 40
 
@@ -155,6 +161,16 @@ def banned_calls(sources: Iterable[Source]) -> Iterator[Violation]:
                     line,
                     "`select_for_update` locks nothing on SQLite: claim by a conditional UPDATE",
                 )
+
+
+def sleeping_tests(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find tests that wait for a time instead of an event; fakes may be slow, `sleep(0)` yields."""
+    for source in sources:
+        if not source.module.rpartition(".")[2].startswith("test_"):
+            continue
+        for name, line in source.calls(without_arguments=("0",)):
+            if name in SLEEPS:
+                yield Violation(source.module, line, f"calls `{name}`: use `eventually`")
 
 
 def long_modules(sources: Iterable[Source]) -> Iterator[Violation]:

@@ -61,11 +61,16 @@ class Source:
         """Say whether the module is one of the packages or below it."""
         return within(self.module, *packages)
 
-    def calls(self) -> Iterator[tuple[str, int]]:
-        """Yield the dotted name of what is called, with import aliases resolved, and the line."""
+    def calls(self, *, without_arguments: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
+        """Yield the dotted name of what is called, with import aliases resolved, and the line.
+
+        Calls with exactly one of the given argument texts are left out.
+        """
         names = self._bound_names()
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Call) and (name := dotted(node.func)):
+                if ", ".join(map(ast.unparse, node.args)) in without_arguments:
+                    continue
                 head, _, rest = name.partition(".")
                 yield ".".join(filter(None, (names.get(head, head), rest))), node.lineno
 

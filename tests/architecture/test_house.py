@@ -16,10 +16,22 @@ def test_the_product_keeps_the_rule(
     assert not broken, "\n".join(broken)
 
 
-def test_the_tests_keep_the_rules_of_size_and_name() -> None:
-    modules = sources.tests()
-    broken = [*rules.banned_module_names(modules), *rules.long_modules(modules)]
-    assert not broken, "\n".join(map(str, broken))
+def test_what_the_rules_name_is_there() -> None:
+    modules = {source.module for source in sources.product()}
+    named = {*rules.DECISIONS, *rules.CALLERS, *rules.HTTP_USERS, rules.EGRESS, rules.POOL[0]}
+    assert named <= modules, named - modules
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [rules.banned_module_names, rules.long_modules, rules.sleeping_tests],
+    ids=lambda rule: rule.__name__,
+)
+def test_the_tests_keep_the_rule(
+    rule: Callable[[Iterable[sources.Source]], Iterable[sources.Violation]],
+) -> None:
+    broken = [str(violation) for violation in rule(sources.tests())]
+    assert not broken, "\n".join(broken)
 
 
 def test_relations_downward_are_hidden_from_below() -> None:

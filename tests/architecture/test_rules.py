@@ -177,14 +177,26 @@ def test_a_module_named_for_nothing_is_found(module: str) -> None:
     [
         "from asgiref.sync import async_to_sync\nasync_to_sync(f)()",
         "import asyncio\nasyncio.run(f())",
-        "import asyncio\nasyncio.create_task(f())",
-        "from time import sleep\nsleep(1)",
         "rows = Server.objects.filter(a=1).select_for_update()",
     ],
 )
 def test_a_banned_call_is_found(text: str) -> None:
     assert texts(rules.banned_calls([Source("agents.sessions.loop", text)]))
     assert not texts(rules.banned_calls([Source("agents.sessions.loop", "import asyncio")]))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("import time\ntime.sleep(0.1)", True),
+        ("from asyncio import sleep as pause\npause(delay)", True),
+        ("import asyncio\nasyncio.sleep(0)", False),
+        ("import asyncio\nasyncio.Event().wait()", False),
+    ],
+)
+def test_a_sleeping_test_is_found(text: str, found: bool) -> None:
+    assert bool(texts(rules.sleeping_tests([Source("tests.agents.test_calls", text)]))) is found
+    assert not texts(rules.sleeping_tests([Source("tests.agents.slow_server", text)]))
 
 
 def test_a_long_module_is_found() -> None:
