@@ -31,8 +31,9 @@ from bonobot.lib.problems import NotFound, Problem
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
+from mcp_servers.connections.errors import UpstreamError
 from mcp_servers.connections.pool import connections
-from mcp_servers.schemas import check_arguments
+from mcp_servers.schema_worker import check
 
 ARGUMENTS_KEPT = 16_384
 # A snapshot can go stale between reading and admission again and again only in a storm of changes.
@@ -93,6 +94,21 @@ class Outcome:
         """Tell whether the model is told that the call failed."""
         return self.outcome != "ok"
 
+    def as_dict(self) -> dict[str, Any]:
+        """Return the outcome as REST and the command line show it."""
+        return {
+            "call_id": str(self.call_id),
+            "outcome": self.outcome,
+            "is_error": self.is_error,
+            "text": self.text,
+            "result": self.result,
+            "code": self.code,
+            "remedy": self.remedy,
+            "duration_ms": self.duration_ms,
+            "server": self.server_name,
+            "tool": self.own_name,
+        }
+
 
 async def call(request: Request) -> Outcome:
     """Make one governed call.
@@ -126,7 +142,7 @@ async def _admitted(request: Request) -> _Passed:
         tool = snapshot.tools.get(request.tool)
         try:
             tool = _resolved(request, snapshot, tool)
-            await check_arguments(tool.input_schema, request.arguments, tool.schema_verdict)
+            await check(tool.input_schema, request.arguments, tool.judgement)
             _decided(request, tool)
             admission = _admission(request, snapshot, tool)
             await writer().admit_async(admission)
@@ -237,7 +253,7 @@ def _opening(
 ) -> Opening:
     """Return the audit's first half, in the shape of FEATURES A9."""
     server = snapshot.servers.get(tool.facts.server_id) if tool and tool.facts.server_id else None
-    secrets = server.secrets if server else ()
+    secrets = server.endpoint.secrets if server else ()
     details: dict[str, Any] = {
         "tool_name": tool.facts.own_name if tool else request.tool,
         "arguments": _kept(mask(request.arguments, secrets=secrets)),
@@ -292,8 +308,7 @@ async def _settled(request: Request, passed: _Passed) -> Outcome:
         shown = await _inspected(request, passed.snapshot, result)
         outcome, code = ("error", "tool_error") if result.get("isError") else ("ok", "")
     except Problem as problem:
-        # Sent and not answered in time: nobody knows whether it ran.
-        outcome = "unknown" if problem.code == "call_timeout" else "error"
+        outcome = "unknown" if _unanswered(problem) else "error"
         code, shown, remedy = problem.code, Readable(str(problem)), problem.remedy
     finally:
         duration_ms = round((perf_counter() - began) * 1000)
@@ -317,6 +332,12 @@ async def _settled(request: Request, passed: _Passed) -> Outcome:
         server_name=passed.tool.facts.server_name,
         own_name=passed.tool.facts.own_name,
     )
+
+
+def _unanswered(problem: Problem) -> bool:
+    """Tell whether the call was sent and nobody knows whether it ran."""
+    lost = ("call_timeout", "server_unreachable", "server_crashed")
+    return isinstance(problem, UpstreamError) and problem.sent and problem.code in lost
 
 
 async def _forward(request: Request, passed: _Passed) -> dict[str, Any]:

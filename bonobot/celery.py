@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from celery import Celery
-from celery.signals import setup_logging, worker_shutdown
+from celery.signals import setup_logging, worker_ready, worker_shutdown
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 
@@ -20,6 +20,15 @@ def use_our_logging(**_: Any) -> None:
     from django.conf import settings  # settings import this package, so not at the top
 
     logging.config.dictConfig(settings.LOGGING)
+
+
+@worker_ready.connect
+def register_runner(**_: Any) -> None:
+    """Beat from the start: a session that comes later finds somebody alive."""
+    from agents.sessions.runner import session_runner  # models, which need settings
+    from bonobot.lib.runtime import runtime
+
+    runtime().call(session_runner().begin)
 
 
 @worker_shutdown.connect

@@ -40,7 +40,6 @@ ALLOWED = (
     "mcp_git_git_log",
     "mcp_git_git_show",
     "mcp_git_git_branch",
-    "current_time",
     "read_result",
 )
 
@@ -156,7 +155,5 @@ def _allowed(agent: Agent) -> tuple[str, ...]:
     """Return the rules for servers that are there."""
     slugs = {binding.server.slug for binding in agent.bindings.select_related("server")}
     return tuple(
-        rule
-        for rule in ALLOWED
-        if not rule.startswith("mcp_") or rule.split("_")[1] in slugs
+        rule for rule in ALLOWED if not rule.startswith("mcp_") or rule.split("_")[1] in slugs
     )

@@ -4,18 +4,19 @@ What is new or changed waits for approval unless the server's approval mode trus
 disappeared is marked, its pin kept; one invalid definition never hides the others.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from django.db import transaction
 from django.utils import timezone
 
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.untrusted import storable
 from mcp_servers.approval import pin_all
-from mcp_servers.connections.errors import UpstreamError
 from mcp_servers.connections.pool import connections
 from mcp_servers.connections.survey import Item, Survey
 from mcp_servers.digests import digest
@@ -23,10 +24,13 @@ from mcp_servers.endpoints import endpoint_of
 from mcp_servers.models import Check, Definition, Server
 from mcp_servers.models.definitions import NAME_LENGTH
 from mcp_servers.scanning import scan
-from mcp_servers.schemas import judge
+from mcp_servers.schema_worker import judge_all
+from mcp_servers.schemas import Judgement
 from mcp_servers.status import record_failure, record_success
 
 DESCRIPTION_KEPT = 4096
+
+Judgements = Mapping[str, Judgement]
 
 
 @dataclass(frozen=True)
@@ -55,21 +59,33 @@ async def discover(
     try:
         endpoint = await orm(endpoint_of, server)
         survey = await connections().survey(endpoint)
+        judgements = await _judged(survey)
     except Problem as problem:
         await orm(record_failure, server_id, kind, problem)
         raise
-    return await orm(keep, server_id, survey, actor=actor, kind=kind)
+    return await orm(keep, server_id, survey, judgements, actor=actor, kind=kind)
 
 
-def keep(server_id: UUID, survey: Survey, *, actor: Actor, kind: str) -> Discovered:
+async def _judged(survey: Survey) -> Judgements:
+    """Judge the schemas of all tools, in a child process (DESIGN section 3)."""
+    tools = [item for item in survey.items if item.kind == Definition.Kind.TOOL and not item.fault]
+    verdicts = await judge_all([item.payload.get("inputSchema", {}) for item in tools])
+    return {item.name: verdict for item, verdict in zip(tools, verdicts, strict=True)}
+
+
+@transaction.atomic
+def keep(
+    server_id: UUID, survey: Survey, judgements: Judgements, *, actor: Actor, kind: str
+) -> Discovered:
     """Write a survey into rows: one transaction, audited when anything about it changed."""
     server = Server.objects.get(pk=server_id)
     known = {(row.kind, row.name): row for row in server.definitions.all()}
     seen = {(item.kind, item.name): item for item in survey.items if len(item.name) <= NAME_LENGTH}
-    fresh = [_declared(server, item) for key, item in seen.items() if key not in known]
-    altered = [
-        known[key] for key, item in seen.items() if key in known and _alter(known[key], item)
-    ]
+    fresh, altered = [], []
+    for key, item in seen.items():
+        row = known.get(key) or _new(server, item)
+        if _alter(row, item, judgements):
+            (altered if key in known else fresh).append(row)
     gone = [row for key, row in known.items() if key not in seen and row.present]
     first = server.discovered_at is None
     record_success(server, kind, survey)
@@ -125,26 +141,28 @@ def _named(rows: Iterable[Definition]) -> list[dict[str, str]]:
     return [{"kind": row.kind, "name": row.name, "digest": row.digest} for row in rows]
 
 
-def _declared(server: Server, item: Item) -> Definition:
-    row = Definition(
-        organization_id=server.organization_id, server=server, kind=item.kind, name=item.name
+def _new(server: Server, item: Item) -> Definition:
+    return Definition(
+        organization_id=server.organization_id,
+        server=server,
+        kind=item.kind,
+        name=item.name,
+        present=False,
     )
-    _alter(row, item)
-    return row
 
 
-def _alter(row: Definition, item: Item) -> bool:
+def _alter(row: Definition, item: Item, judgements: Judgements) -> bool:
     """Put what was declared into `row`; tell whether that changes it."""
     found = digest(item.payload)
-    if row.digest == found and row.present and not (item.fault and not row.fault):
+    if row.digest == found and row.present and bool(item.fault) <= bool(row.fault):
         return False
-    row.payload = item.payload
+    row.payload = storable(item.payload)
     row.digest = found
     row.present = True
     row.title = _text(item.payload.get("title"))[:255]
     row.description = _text(item.payload.get("description"))[:DESCRIPTION_KEPT]
-    row.findings = [finding.as_dict() for finding in scan(item.payload)]
-    row.fault = item.fault or _fault(row)
+    row.findings = storable([finding.as_dict() for finding in scan(item.payload)])
+    row.fault = item.fault or _fault(row, judgements.get(item.name))
     return True
 
 
@@ -152,20 +170,11 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _fault(row: Definition) -> str:
+def _fault(row: Definition, judgement: Judgement | None) -> str:
     """Say why this declaration can never be used, if so: hard findings, or a refused schema."""
     if hard := [finding for finding in row.findings if finding["tier"] == "hard"]:
         return f"{hard[0]['rule']} at {hard[0]['path']}: {hard[0]['excerpt']}"
-    if row.kind != Definition.Kind.TOOL:
+    if row.kind != Definition.Kind.TOOL or judgement is None:
         return ""
-    judgement = judge(row.input_schema)
     row.schema_verdict = judgement.verdict
     return judgement.reason if judgement.verdict == "refused" else ""
-
-
-def problem_of(error: Problem) -> dict[str, str]:
-    """Return what a failed test or refresh shows: code, detail and remedy."""
-    shown = error.as_dict()
-    if isinstance(error, UpstreamError):
-        shown.setdefault("server", error.server)
-    return shown

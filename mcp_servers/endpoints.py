@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from django.conf import settings
+
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.models import Secret, Server
 
@@ -31,14 +33,12 @@ def endpoint_of(server: Server) -> Endpoint:
         allow_private=server.allow_private,
         era=_era(server.era),
         discovery=server.discovery,
+        connect_s=settings.BONOBOT_CONNECT_S,
+        read_s=settings.BONOBOT_READ_S,
+        start_s=settings.BONOBOT_START_S,
+        max_line=settings.BONOBOT_MAX_LINE,
+        max_body=settings.BONOBOT_MAX_BODY,
     )
-
-
-def secret_values(endpoint: Endpoint) -> tuple[str, ...]:
-    """Return every opened value of `endpoint`, for masking what is written down."""
-    values = (*endpoint.env.values(), *endpoint.headers.values())
-    bare = (value.removeprefix("Bearer ").strip() for value in values)
-    return tuple({value for value in (*values, *bare) if len(value) >= 4})
 
 
 def _era(stored: str) -> Any:

@@ -20,8 +20,9 @@ from agents.models import Agent, Budget, ToolPolicy
 from bonobot.ledger.heads import generation
 from bonobot.lib.problems import NotFound
 from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.endpoints import endpoint_of, secret_values
+from mcp_servers.endpoints import endpoint_of
 from mcp_servers.models import Definition, Server
+from mcp_servers.schemas import Judgement
 
 KEPT = 1000
 
@@ -45,7 +46,7 @@ class Tool:
     facts: ToolFacts
     decision: Decision
     declaration: Mapping[str, Any]
-    schema_verdict: str = "inline"
+    judgement: Judgement = field(default_factory=lambda: Judgement("inline", ""))
     digest: str = ""
     definition_id: UUID | None = None
 
@@ -62,15 +63,13 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """A server as a call needs it: how to reach it, and what must be masked."""
+    """A server as a call needs it; the endpoint knows what must be masked."""
 
     id: UUID
     name: str
     slug: str
     enabled: bool
     endpoint: Endpoint
-    secrets: tuple[str, ...]
-    discovered: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,9 @@ class Snapshot:
     agent_slug: str = ""
     agent_enabled: bool = True
     calls_per_minute: int = 0
-    limits: tuple[Limit, ...] = field(default=())
+    limits: tuple[Limit, ...] = ()
+    policy: Policy = field(default_factory=Policy)
+    scopes: Mapping[UUID, Scope] = field(default_factory=dict)
 
     def offered(self) -> list[Tool]:
         """Return the tools whose decision allows them, in a stable order."""
@@ -160,6 +161,8 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
         agent_enabled=agent.enabled,
         calls_per_minute=agent.calls_per_minute,
         limits=_limits(agent),
+        policy=policy,
+        scopes=scopes,
     )
 
 
@@ -180,19 +183,18 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
         tools={tool.name: _decided(tool, policy, Scope(), True) for tool in tools},
         servers={server.pk: facts},
         limits=_limits(None, server.organization_id),
+        policy=policy,
+        scopes={server.pk: Scope()},
     )
 
 
 def _server_facts(server: Server) -> ServerFacts:
-    endpoint = endpoint_of(server)
     return ServerFacts(
         id=server.pk,
         name=server.name,
         slug=server.slug,
         enabled=server.enabled,
-        endpoint=endpoint,
-        secrets=secret_values(endpoint),
-        discovered=server.discovered_at is not None,
+        endpoint=endpoint_of(server),
     )
 
 
@@ -232,7 +234,7 @@ def _mcp_tool(name: str, row: Definition, server: ServerFacts) -> Tool:
         facts=facts,
         decision=_NO_DECISION,
         declaration=row.payload,
-        schema_verdict=row.schema_verdict,
+        judgement=Judgement(row.schema_verdict, row.fault),
         digest=row.digest,
         definition_id=row.pk,
     )

@@ -21,7 +21,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
 from agents.llm.port import Endpoint
-from bonobot.lib.egress import guarded_client
+from bonobot.lib.egress import check_url, guarded_client
 
 MAX_ANSWER = 16 * 1024 * 1024  # bytes; a streamed token costs some 250 on the wire
 KEPT = 64  # pools a loop keeps; a changed credential leaves its old one behind
@@ -63,7 +63,11 @@ _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, OrderedDict[Key, Connection
 
 @asynccontextmanager
 async def model_at(endpoint: Endpoint) -> AsyncIterator[OpenAIChatModel]:
-    """Give the library's model for an endpoint; its connection stays open until `close()`."""
+    """Give the library's model for an endpoint; its connection stays open until `close()`.
+
+    Raises EgressDenied for a URL that may not be connected to.
+    """
+    check_url(endpoint.url, allow_private=endpoint.allow_private)
     pool = _pools.setdefault(asyncio.get_running_loop(), OrderedDict())
     key = (endpoint.url, endpoint.api_key, endpoint.allow_private)
     connection = pool.get(key) or pool.setdefault(key, _open(endpoint))
@@ -80,6 +84,11 @@ async def close() -> None:
     """Close the connections of the running loop."""
     for connection in _pools.pop(asyncio.get_running_loop(), {}).values():
         await connection.client.close()
+
+
+def warm() -> None:
+    """Load what the first client and model load, so that they don't do it on the loop."""
+    _open(Endpoint("openai")).model("none")
 
 
 async def _thin_out(pool: OrderedDict[Key, Connection]) -> None:

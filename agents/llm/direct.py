@@ -6,13 +6,14 @@ it: `wire` does, in a thread when the first request is made, so that the loop ke
 
 import asyncio
 import importlib
-import sys
 from collections.abc import Sequence
 from types import ModuleType
 
 from agents.llm.port import Endpoint, Message, ModelError, OnText, Reply, ToolSpec
 
 WIRE = "agents.llm.wire"
+
+_loaded: dict[str, ModuleType] = {}
 
 
 class DirectModel:
@@ -49,9 +50,16 @@ class DirectModel:
 
 async def close() -> None:
     """Close the connections that were opened on this loop."""
-    if WIRE in sys.modules:
-        await (await _wire()).close()
+    if WIRE in _loaded:
+        await _loaded[WIRE].close()
 
 
 async def _wire() -> ModuleType:
-    return sys.modules.get(WIRE) or await asyncio.to_thread(importlib.import_module, WIRE)
+    return _loaded.get(WIRE) or await asyncio.to_thread(_load)
+
+
+def _load() -> ModuleType:
+    module = importlib.import_module(WIRE)
+    module.warm()
+    _loaded[WIRE] = module
+    return module

@@ -6,7 +6,7 @@ from typing import TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
-from openai import APIStatusError, OpenAIError
+from openai import OpenAIError
 from pydantic import ValidationError
 from pydantic_ai.exceptions import (
     AgentRunError,
@@ -22,6 +22,7 @@ from pydantic_ai.exceptions import (
     ModelServerError,
     ModelTimeoutError,
     ModelUnavailableError,
+    UnexpectedModelBehavior,
     UserError,
 )
 
@@ -32,6 +33,7 @@ from bonobot.lib.untrusted import visible
 
 T = TypeVar("T", bound=BaseException)
 
+PRIVATE = "A platform administrator can allow private addresses for this model endpoint."
 QUOTED = 300  # characters of a provider's own words that are shown
 
 # What a library raises on an answer of no known shape; `ask` runs nothing but the library here.
@@ -49,13 +51,14 @@ def faults_as_ours(endpoint: Endpoint, *, streaming: bool = False) -> Iterator[N
     except FAULTS as error:
         raise _ours(error, endpoint, streaming) from error
     except SHAPE_FAULTS as error:
-        raise _misshapen(endpoint, str(error)) from error
+        raise _misshapen(endpoint, "") from error
 
 
 def _ours(error: BaseException, endpoint: Endpoint, streaming: bool) -> ModelError:
     problem = _caused_by(error, Problem)
     if problem is not None:  # egress refused the address, or the answer was too large
-        return ModelError(str(problem), code=problem.code, remedy=problem.remedy, retryable=False)
+        remedy = PRIVATE if problem.code == "private_address" else problem.remedy
+        return ModelError(str(problem), code=problem.code, remedy=remedy, retryable=False)
     if isinstance(error, ModelHTTPError):
         return _refused(error, endpoint)
     timed_out = (ModelTimeoutError, httpx2.TimeoutException)
@@ -66,26 +69,21 @@ def _ours(error: BaseException, endpoint: Endpoint, streaming: bool) -> ModelErr
             remedy="Try again, or give the model endpoint a longer timeout.",
         )
     if streaming:
+        words = _words(_root(error), endpoint)
         return ModelError(
-            f"The answer of {_at(endpoint)} broke off in the middle.{_words(error, endpoint)}",
+            f"The answer of {_at(endpoint)} broke off in the middle.{words}",
             code="model_bad_answer",
             remedy="Try again.",
             retryable=True,
         )
     if isinstance(error, ModelConnectionError | httpx2.TransportError):
         return ModelError(
-            f"{_at(endpoint)} can't be reached.{_words(error.__cause__ or error, endpoint)}",
+            f"{_at(endpoint)} can't be reached.{_words(_root(error), endpoint)}",
             code="model_unreachable",
             remedy="Check the model endpoint's URL, and that the server runs.",
         )
-    redirect = _caused_by(error, APIStatusError)
-    if redirect is not None and redirect.status_code < 400:
-        return ModelError(
-            f"{_at(endpoint)} redirects elsewhere (HTTP {redirect.status_code}).",
-            code="model_error",
-            remedy="Redirects are not followed: give the final URL to the model endpoint.",
-        )
-    return _misshapen(endpoint, _said(error))
+    # A validation report says more about our library than about the answer.
+    return _misshapen(endpoint, "" if isinstance(error, UnexpectedModelBehavior) else _said(error))
 
 
 def _refused(error: ModelHTTPError, endpoint: Endpoint) -> ModelError:
@@ -167,6 +165,12 @@ def _said(error: BaseException) -> str:
     if isinstance(body, str):
         return body
     return "" if isinstance(error, ModelHTTPError) else str(error)
+
+
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _caused_by(error: BaseException, kind: type[T]) -> T | None:

@@ -47,8 +47,11 @@ from agents.llm.port import (
 )
 
 CONNECT_S = 30.0
+# Of an answer as the library writes it: what it needs to send it back.
+KEPT = ("kind", "parts", "model_name", "provider_name", "canonical_system", "timestamp")
 
 close = clients.close
+warm = clients.warm
 
 
 async def ask(
@@ -66,7 +69,9 @@ async def ask(
         timeout=httpx2.Timeout(endpoint.timeout_s, connect=min(CONNECT_S, endpoint.timeout_s)),
         extra_headers={"User-Agent": "bonobot"},
     )
-    async with clients.model_at(endpoint) as model:
+    async with AsyncExitStack() as stack:
+        with faults_as_ours(endpoint):
+            model = await stack.enter_async_context(clients.model_at(endpoint))
         if on_text is None:
             with faults_as_ours(endpoint):
                 response = await model_request(
@@ -189,7 +194,8 @@ def _reply(response: ModelResponse, turn: int) -> Reply:
     extra: dict[str, Any] = {}
     if any(not isinstance(part, TextPart | ToolCallPart) for part in response.parts):
         # Reasoning, which some providers want back with the results of the calls it led to.
-        extra["native"] = ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
+        native = ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
+        extra["native"] = {name: native[name] for name in KEPT if native[name] is not None}
     return Reply(
         text=text,
         calls=calls,

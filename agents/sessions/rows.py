@@ -11,6 +11,7 @@ from django.utils import timezone
 from agents.llm import port
 from agents.models import Inbox, Session, Step
 from agents.sessions.runners import Hold, Lost
+from bonobot.lib.untrusted import storable
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def append(
             turn=turn,
             index=index,
             call_id=call_id,
-            payload=payload,
+            payload=storable(payload),
             fence=hold.fence,
             finished_at=None if state == Step.State.INTENT else timezone.now(),
         )
@@ -59,14 +60,14 @@ def finish(hold: Hold, step: Step, state: str, payload: dict[str, Any], **counts
     with transaction.atomic():
         _hold(hold, **counts)
         Step.objects.filter(pk=step.pk, state=Step.State.INTENT).update(
-            state=state, payload=payload, finished_at=timezone.now()
+            state=state, payload=storable(payload), finished_at=timezone.now()
         )
 
 
 def show_partial(hold: Hold, step: Step, text: str) -> None:
     """Let watchers see what the model has written so far."""
     Step.objects.filter(pk=step.pk, fence=hold.fence, state=Step.State.INTENT).update(
-        payload={"text": text}
+        payload={"text": storable(text)}
     )
 
 

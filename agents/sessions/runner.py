@@ -6,6 +6,7 @@ import os
 from time import monotonic
 from uuid import UUID
 
+from agents.llm import port
 from agents.sessions import loop, rows, runners
 from agents.sessions.runners import Hold
 from bonobot.lib.runtime import runtime
@@ -34,6 +35,7 @@ class SessionRunner:
         if self.runner_id is None:
             self.runner_id = await runtime().orm(runners.register)
             self._watch = asyncio.create_task(self._beat(), name="runner heartbeat")
+            runtime().on_close(port.close)
             runtime().on_close(self.drain)
 
     async def take(self, session_id: UUID) -> asyncio.Task[None] | None:

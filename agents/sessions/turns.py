@@ -11,7 +11,7 @@ from django.utils import timezone
 from agents.governance.limits import reserves
 from agents.governance.snapshots import Snapshot
 from agents.llm import port
-from agents.llm.prices import cost_microusd, estimate_tokens
+from agents.llm.prices import estimate_tokens, price
 from agents.models import Step
 from agents.sessions import rows
 from agents.sessions.runners import Hold
@@ -111,7 +111,7 @@ class Turn:
         limits = self.snapshot.limits
         amounts = {"tokens": expected.input_tokens + expected.output_tokens}
         if any(limit.unit == "microusd" for limit in limits):
-            cost = cost_microusd(self.endpoint, expected)
+            cost = price(self.endpoint, expected)
             if cost is None:
                 raise UnpricedModel(
                     f"Nothing is known of the price of the model {self.endpoint.model!r}.",
@@ -158,7 +158,7 @@ class Turn:
     ) -> int:
         """Settle the reservation and return the cost; unknown usage settles as reserved."""
         known = usage or port.Usage(0, 0)
-        cost = (cost_microusd(self.endpoint, usage) or 0) if usage else 0
+        cost = (price(self.endpoint, usage) or 0) if usage else 0
         actual = {"tokens": known.input_tokens + known.output_tokens, "microusd": cost}
         charged = usage is None and outcome != "error"
         duration_ms = round((perf_counter() - began) * 1000)

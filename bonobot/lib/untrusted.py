@@ -7,12 +7,15 @@ stay, and so do the joiners inside an emoji: they show as what they are.
 
 import re
 import unicodedata
+from collections.abc import Mapping
+from typing import Any
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 # Letters and marks by their category, blanks by their look.
 BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 PLAIN = frozenset("\n\t")
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 _PICTURE = (
     "[\u203c\u2049\u2122\u2139\u2190-\u27bf\u2934\u2935\u2b05-\u2b55"
@@ -53,3 +56,14 @@ def visible(text: str, limit: int | None = None) -> str:
     pieces = _EMOJI.split(shown.replace("\r\n", "\n"))
     # Every second piece is an emoji; the emoji pattern has one group, so `split` returns it.
     return "".join(p if i % 2 else p.translate(_SHOWN) for i, p in enumerate(pieces)) + more
+
+
+def storable(value: Any) -> Any:
+    """Return JSON-like `value` with what no database stores (NUL, lone surrogates) replaced."""
+    if isinstance(value, str):
+        return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {storable(key): storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [storable(item) for item in value]
+    return value

@@ -13,7 +13,14 @@ from itertools import pairwise
 
 from agents.llm.offline.evidence import STRONG, Found, found_in
 from agents.llm.offline.filling import Context, Filling, fill
-from agents.llm.offline.words import HARMFUL_STEMS, WEAK_STEMS, also, content, stems
+from agents.llm.offline.words import (
+    CHANGING_STEMS,
+    HARMFUL_STEMS,
+    WEAK_STEMS,
+    also,
+    content,
+    stems,
+)
 from agents.llm.port import ToolSpec
 
 SATURATION = 1.2  # BM25's k1: how soon a repeated word stops counting
@@ -25,11 +32,15 @@ MAX_BY_VALUES = 60  # the same, where no word points to any
 
 ENOUGH_ALONE = 0.5  # of the message's words, when no value of it found a place
 ENOUGH_WITH_VALUES = 0.2
+ENOUGH_TO_CALL = 0.2  # a score
+ENOUGH_TO_ASK = 0.3
 MISSING_PENALTY = 0.75
+UNSAID_PENALTY = 0.6
 VALUES_BONUS = 0.35
 PHRASE_BONUS = 0.2
 MAX_UNKNOWN = 2  # words beside a URL: "summarise https://…"
-CLOSE = 0.05  # scores this near are a tie
+APART = STRONG | {"quoted", "number"}
+CLOSE = 0.85  # of the best score: too near to ask for more, or to go by values alone
 
 
 @dataclass(frozen=True)
@@ -87,10 +98,10 @@ class Index:
         found = [each for each in self.candidates(text, context) if each.convincing]
         if not found:
             return None
-        rivals = [other for other in found[1:] if found[0].score - other.score < CLOSE]
-        if rivals and (found[0].filling.missing or not found[0].by_words):
+        first, unsure = found[0], bool(found[0].filling.missing) or not found[0].by_words
+        if unsure and any(other.score > CLOSE * first.score for other in found[1:]):
             return None
-        return found[0]
+        return first
 
 
 class _Query:
@@ -102,7 +113,7 @@ class _Query:
         found = found_in(text)
         self.values = sum(value.kind in STRONG for value in found)
         # Not what stands in an address or a quotation: it is about something else.
-        self.apart = [f for f in found if f.kind in STRONG or f.kind == "quoted"]
+        self.apart = [f for f in found if f.kind in APART]
         self.terms = self._terms(self.apart)
 
     def _terms(self, apart: Iterable[Found]) -> list[str]:
@@ -129,10 +140,13 @@ class _Query:
         score *= MISSING_PENALTY ** len(filling.missing)
         matched = [term for term in terms if self.index.match(term, tool) > 0]
         by_words = not WEAK_STEMS.issuperset(matched)
+        enough = ENOUGH_TO_ASK if filling.missing else ENOUGH_TO_CALL
         fits = _covered(filling, terms, matched) if by_words else self._taken_up(filling, terms)
-        if _harmful(tool, terms):
+        if _unsaid(HARMFUL_STEMS, tool, terms):
             score = 0.0
-        return Candidate(filling, score, bool(score) and fits, by_words)
+        if _unsaid(CHANGING_STEMS, tool, terms):
+            score *= UNSAID_PENALTY
+        return Candidate(filling, score, score >= enough and fits, by_words)
 
     def _taken_up(self, filling: Filling, terms: Sequence[str]) -> bool:
         """Tell whether the values alone point to a tool: all have a place, little else is said."""
@@ -153,11 +167,11 @@ def _covered(filling: Filling, terms: Sequence[str], matched: Sequence[str]) -> 
     return of_these / of_all >= (ENOUGH_WITH_VALUES if told else ENOUGH_ALONE)
 
 
-def _harmful(tool: ToolSpec, terms: Sequence[str]) -> bool:
-    """Tell whether the tool's name says harm that the message doesn't."""
-    harm = HARMFUL_STEMS.intersection(stems(tool.name))
+def _unsaid(verbs: frozenset[str], tool: ToolSpec, terms: Sequence[str]) -> bool:
+    """Tell whether the tool's name says to do such a thing and the message doesn't."""
+    named = verbs.intersection(stems(tool.name))
     said = {*terms, *(other for term in terms for other in also(term))}
-    return bool(harm) and harm.isdisjoint(said)
+    return bool(named) and named.isdisjoint(said)
 
 
 def _key(tool: ToolSpec) -> tuple[str, str, tuple[tuple[str, str], ...]]:

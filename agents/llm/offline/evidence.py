@@ -14,7 +14,7 @@ from agents.llm.offline.words import listed
 from agents.llm.offline.zones import zones_in
 
 STRONG = listed("url email uuid datetime date time timezone path revision")
-MAX_TEXT = 16_384  # characters that are looked through; the rest of a paste is not arguments
+MAX_TEXT = 4_096  # characters that are looked through; what is longer is a paste, not a wish
 
 QUOTED = re.compile(r'"([^"\n]*)"|“([^”\n]*)”|«([^»\n]*)»|`([^`\n]+)`|(?<!\w)\'([^\'\n]+)\'(?!\w)')
 EXTENSIONS = (
@@ -57,7 +57,9 @@ PATTERNS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     (
         "number",
-        re.compile(r"(?<![\w.:/-])-?\d+(?:,\d{3})*(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\d:/]|\.\d)"),
+        re.compile(
+            r"(?<![\w.:/-])-?\d{1,18}(?:,\d{3}){0,4}(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?(?![\d:/]|\.\d)"
+        ),
     ),
 )
 COUNTED = "zero one two three four five six seven eight nine ten eleven twelve"

@@ -15,6 +15,7 @@ from agents.llm.conversation import in_order, next_turn
 from agents.llm.offline import telling
 from agents.llm.offline.choosing import Index
 from agents.llm.offline.commands import Command, Mistyped, close_to, commands_in
+from agents.llm.offline.evidence import MAX_TEXT
 from agents.llm.offline.filling import Context, fill
 from agents.llm.offline.planning import Asked, Plan, plan, planned
 from agents.llm.port import (
@@ -31,7 +32,6 @@ from agents.llm.prices import count_tokens, estimate_tokens
 
 CHUNK = 40  # characters that are streamed at once, about
 EARLIER = 8  # messages looked back at for what the last one leaves out
-MAX_TEXT = 32_768  # characters of a message that are read
 GREETING = re.compile(
     r"\s*(?:hi|hello|hey|help|good (?:morning|day|evening|afternoon)|thanks|thank you"
     r"|who are you|what are you|what (?:can|do) you do|what tools.*)\b[^\n]{0,40}",
@@ -88,7 +88,7 @@ def _answer(messages: list[Message], instructions: str, tools: tuple[ToolSpec, .
     notices = telling.notices_in(instructions)
     answer = Answer()
     if said.strip():
-        answer = _to_words(said[:MAX_TEXT], messages[: last + 1], instructions, tools)
+        answer = _to_words(said, messages[: last + 1], instructions, tools)
     elif not results:
         answer.text = telling.introduction(tools, notices)
     if results:
@@ -130,7 +130,7 @@ def _to_words(
     if commands:
         return _run(commands, tools, context, notices)
     index = Index(tools)
-    decided = plan(said, index, context, _asked(before))
+    decided = plan(said[:MAX_TEXT], index, context, _asked(before))
     if decided.calls or decided.question:
         return _decided(decided)
     if GREETING.fullmatch(said) and not decided.nearby:

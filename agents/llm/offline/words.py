@@ -27,6 +27,11 @@ HARMFUL = listed(
     "delete remove drop destroy reset kill purge truncate terminate revoke erase wipe uninstall "
     "disable cancel stop"
 )
+# A tool named so changes something; it is picked less easily by who doesn't say so.
+CHANGING = listed(
+    "add apply commit create edit insert merge move post publish push put rename send set submit "
+    "update upload write"
+)
 SYNONYMS = {
     "add": ("sum", "plus"),
     "clock": ("time",),
@@ -96,4 +101,5 @@ def also(term: str) -> Iterable[str]:
 
 BY_STEM = {stem(word): tuple(stem(other) for other in also) for word, also in SYNONYMS.items()}
 WEAK_STEMS = frozenset(stem(word) for word in WEAK)
+CHANGING_STEMS = frozenset(stem(word) for word in CHANGING)
 HARMFUL_STEMS = frozenset(stem(word) for word in HARMFUL)

@@ -16,7 +16,7 @@ TOOL = ToolFacts(
     server_id=GITHUB,
     server_name="github",
 )
-CLOCK = ToolFacts(source="builtin", own_name="current_time", label="current_time")
+CLOCK = ToolFacts(source="builtin", own_name="read_result", label="read_result")
 OPEN = Policy("all")
 
 
@@ -62,7 +62,7 @@ def test_a_denylist_stops_only_what_a_rule_names():
 
 
 def test_builtin_tools_follow_the_same_policy():
-    policy = Policy("allowlist", (allow("current_time", None, "builtin"),))
+    policy = Policy("allowlist", (allow("read_result", None, "builtin"),))
     assert code(CLOCK, policy=policy, scope=None) == ""
     assert code(TOOL, policy=policy) == "denied_by_policy"
 

@@ -1,0 +1,1 @@
+"""The command line: groups of verbs over the same operations that REST and the admin use."""

@@ -1,0 +1,193 @@
+"""A command with verbs (`bonobot mcp add …`): parsing, the principal, output, and exit statuses.
+
+Every verb works as the platform administrator of this host, in `--org SLUG` (default: the only
+organization), and prints a table for people or, with `--json`, JSON for programs. Exit status: 0
+done, 1 refused or failed, 2 wrong usage. Problems say their code, field and remedy on stderr.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from django.core.management.base import BaseCommand, CommandParser
+from rich.console import Console
+from rich.table import Table
+
+from bonobot.lib.problems import Invalid, NotFound, Problem
+from bonobot.lib.untrusted import visible
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import Principal, cli_principal
+
+# Output that goes to a file or a pipe is not wrapped at a terminal's width.
+WIDTH_OF_FILES = 200
+
+Declare = Callable[[argparse.ArgumentParser], object]
+
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb of a group: what it's called, what it does, its arguments, and examples."""
+
+    name: str
+    help: str
+    run: "Callable[[Cli, argparse.Namespace], None]"
+    declare: Declare = lambda parser: None
+    examples: Sequence[str] = ()
+
+
+class Failed(Exception):
+    """The verb has said what went wrong; the exit status is 1."""
+
+
+class Cli:
+    """What a verb works with: who asks, and how to answer."""
+
+    def __init__(self, *, org: str | None, as_json: bool, stdout: Any, stderr: Any) -> None:
+        self.as_json = as_json
+        self._org = org
+        self._principal: Principal | None = None
+        self._stdout = stdout
+        width = None if stdout.isatty() else WIDTH_OF_FILES
+        self.out = Console(file=stdout, highlight=False, width=width)
+        self.err = Console(file=stderr, highlight=False)
+
+    @property
+    def principal(self) -> Principal:
+        """The platform administrator in the chosen organization; raises `NotFound`, `Invalid`."""
+        if self._principal is None:
+            self._principal = cli_principal(_organization(self._org))
+        return self._principal
+
+    def emit(self, value: Any, drawn: Any = None) -> None:
+        """Print `value` as JSON where that was asked for, else what was drawn for people."""
+        if self.as_json:
+            self._stdout.write(json.dumps(value, indent=2, default=str, ensure_ascii=False) + "\n")
+        elif drawn is not None:
+            self.out.print(drawn)
+
+    def say(self, text: str) -> None:
+        """Tell people something; programs that asked for JSON are not disturbed."""
+        if not self.as_json:
+            self.out.print(text, markup=False)
+
+    def waiting(self, text: str) -> AbstractContextManager[Any]:
+        """Show that something takes a while, on a terminal."""
+        if self.as_json or not self.err.is_terminal:
+            return nullcontext()
+        return self.err.status(text)
+
+    def show_problem(self, problem: Problem) -> None:
+        """Print a problem on stderr: code, field, sentence, remedy."""
+        if self.as_json:
+            self.err.file.write(json.dumps({"error": problem.as_dict()}, ensure_ascii=False) + "\n")
+            return
+        where = f" ({problem.field})" if problem.field else ""
+        self.err.print(f"{problem.code}{where}: {visible(str(problem))}", style="red", markup=False)
+        if problem.remedy:
+            self.err.print(f"→ {problem.remedy}", markup=False)
+
+
+class Group(BaseCommand):
+    """A Django command whose first argument is a verb."""
+
+    verbs: ClassVar[Sequence[Verb]] = ()
+    requires_system_checks: ClassVar[list[str]] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare a subparser for each verb."""
+        found = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+        for verb in self.verbs:
+            sub = found.add_parser(
+                verb.name,
+                help=verb.help,
+                description=verb.help,
+                epilog=_examples(verb.examples),
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+                called_from_command_line=True,
+            )
+            verb.declare(sub)
+            sub.add_argument("--org", metavar="SLUG", help="organization (default: the only one)")
+            sub.add_argument("--json", action="store_true", help="print JSON for programs")
+            sub.set_defaults(run=verb.run)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the verb; a problem is shown and becomes exit status 1."""
+        cli = Cli(
+            org=options["org"],
+            as_json=options["json"],
+            stdout=self.stdout._out,
+            stderr=self.stderr._out,
+        )
+        try:
+            options["run"](cli, argparse.Namespace(**options))
+        except Problem as problem:
+            cli.show_problem(problem)
+            sys.exit(1)
+        except Failed:
+            sys.exit(1)
+
+
+def table(*columns: str, rows: Sequence[Sequence[Any]], empty: str) -> Any:
+    """Return a table, or the sentence `empty` that says what to do first."""
+    if not rows:
+        return empty
+    drawn = Table(box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        drawn.add_column(column, overflow="fold")
+    for row in rows:
+        drawn.add_row(*(visible("" if cell is None else str(cell)) for cell in row))
+    return drawn
+
+
+def pairs(given: Sequence[str] | None, field: str) -> dict[str, str]:
+    """Return `K=V` options as a mapping, `${VAR}` filled from the caller's environment."""
+    found = {}
+    for item in given or ():
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise Invalid(f"{item.partition('=')[0]!r} is not NAME=VALUE.", field=field)
+        found[name] = expand(value, field)
+    return found
+
+
+def expand(text: str, field: str) -> str:
+    """Fill `${VAR}` from the environment; undefined and Bonobot's own variables are errors."""
+    import re
+
+    def fill(match: "re.Match[str]") -> str:
+        name = match.group(1)
+        ours = name.startswith("BONOBOT_") or name in ("DATABASE_URL", "REDIS_URL")
+        if ours or name not in os.environ:
+            raise Invalid(
+                f"The variable {name} is not defined here.",
+                code="undefined_variable",
+                field=field,
+                remedy="Set it before the command (Bonobot's own variables are never handed on).",
+            )
+        return os.environ[name]
+
+    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", fill, text)
+
+
+def _organization(slug: str | None) -> Organization:
+    if slug:
+        if found := Organization.objects.filter(slug=slug).first():
+            return found
+        raise NotFound(f"There is no organization {slug!r}.", field="--org")
+    several = list(Organization.objects.order_by("slug")[:2])
+    if len(several) == 1:
+        return several[0]
+    if several:
+        raise Invalid("There are several organizations.", field="--org", remedy="Add --org SLUG.")
+    raise NotFound(
+        "There is no organization yet.", field="--org", remedy="Start with `bonobot up`."
+    )
+
+
+def _examples(lines: Sequence[str]) -> str:
+    return "examples:\n" + "\n".join(f"  bonobot {line}" for line in lines) if lines else ""

@@ -1,0 +1,82 @@
+"""The cast of the tests: organizations, people, agents and servers, made by the real operations."""
+
+import sys
+from typing import Any
+
+from agents.bindings import bind
+from agents.models import Agent, ModelEndpoint
+from agents.registration import AgentSpec, EndpointSpec, add_agent, save_endpoint
+from agents.tool_policies import PolicyText, set_policy
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.models import Membership, Organization, User
+from bonobot.tenancy.principals import Principal, cli_principal, principal_for_user
+from bonobot.tenancy.roles import Role
+from mcp_servers.approval import approve
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.discovery import discover
+from mcp_servers.models import Server
+from mcp_servers.registration import add
+
+
+def organization(slug: str = "acme") -> Organization:
+    """Make an organization."""
+    made: Organization = Organization.objects.create(name=slug.title(), slug=slug)
+    return made
+
+
+def person(where: Organization, role: Role, name: str = "") -> Principal:
+    """Make a person with a role and return their principal."""
+    user = User.objects.create_user(name or f"{role}-{where.slug}", password="pw-for-tests")
+    Membership.objects.create(organization=where, user=user, role=role)
+    return principal_for_user(user, where)
+
+
+def administrator(where: Organization) -> Principal:
+    """Return the platform administrator's principal."""
+    return cli_principal(where)
+
+
+def agent(where: Organization, slug: str = "helper", mode: str = "all", **more: Any) -> Agent:
+    """Make an agent with the offline model and a policy mode."""
+    boss = administrator(where)
+    endpoint = ModelEndpoint.objects.filter(organization=where).first() or save_endpoint(
+        boss, EndpointSpec(name="Offline", kind="offline", model="offline")
+    )
+    made = add_agent(boss, AgentSpec(name=slug.title(), slug=slug, model_endpoint=endpoint, **more))
+    set_policy(boss, made, PolicyText(mode))
+    return made
+
+
+def stdio_server(
+    where: Organization, name: str = "time", module: str = "mcp_server_time"
+) -> Server:
+    """Register a real stdio server from PyPI."""
+    return add(
+        administrator(where),
+        ServerSpec(
+            name=name,
+            transport_type="stdio",
+            endpoint_config={"command": sys.executable, "args": ["-m", module]},
+        ),
+    )
+
+
+def http_server(where: Organization, url: str, name: str = "web") -> Server:
+    """Register an HTTP server on the loopback."""
+    return add(
+        administrator(where),
+        ServerSpec(
+            name=name, transport_type="http", endpoint_config={"url": url}, allow_private=True
+        ),
+    )
+
+
+def ready(where: Organization, server: Server, *agents: Agent) -> Server:
+    """Discover and approve a server, and give it to agents."""
+    boss = administrator(where)
+    runtime().call(discover, server.pk, actor=boss.actor)
+    approve(boss, server)
+    for one in agents:
+        bind(boss, one, server)
+    server.refresh_from_db()
+    return server

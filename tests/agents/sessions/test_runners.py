@@ -1,0 +1,102 @@
+"""Leases and fences: who may run a session, and who no longer may."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from agents.models import Runner, Session, Step
+from agents.sessions import rows, runners
+from agents.sessions.runners import Lost
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def session():
+    where = casting.organization()
+    return Session.objects.create(
+        organization=where, agent=casting.agent(where), started_by="ann", started_by_kind="user"
+    )
+
+
+def grow_old(runner_id):
+    Runner.objects.filter(pk=runner_id).update(beat_at=timezone.now() - timedelta(minutes=1))
+
+
+def test_a_queued_session_is_claimed_once(session):
+    one, other = runners.register(), runners.register()
+    assert runners.claim(session.pk, one) is not None
+    assert runners.claim(session.pk, other) is None
+
+
+def test_a_session_of_a_living_runner_is_left_alone(session):
+    one, other = runners.register(), runners.register()
+    runners.claim(session.pk, one)
+    runners.beat(one)
+    assert runners.claim(session.pk, other) is None
+    assert runners.forgotten() == []
+
+
+def test_a_session_of_a_silent_runner_is_taken_over(session):
+    one, other = runners.register(), runners.register()
+    first = runners.claim(session.pk, one)
+    grow_old(one)
+    assert runners.forgotten() == [session.pk]
+    second = runners.claim(session.pk, other)
+    assert second is not None
+    assert second.fence == first.fence + 1
+
+
+def test_a_stale_holder_writes_nothing(session):
+    one, other = runners.register(), runners.register()
+    first = runners.claim(session.pk, one)
+    step = rows.append(first, Step.Kind.CALL, {"name": "x"}, state=Step.State.INTENT, turn=1)
+    grow_old(one)
+    runners.claim(session.pk, other)
+    with pytest.raises(Lost):
+        rows.append(first, Step.Kind.NOTICE, {"text": "late"})
+    with pytest.raises(Lost):
+        rows.finish(first, step, Step.State.DONE, {"name": "x", "text": "late"})
+    with pytest.raises(Lost):
+        rows.close(first, Session.Status.DONE)
+    step.refresh_from_db()
+    assert step.state == Step.State.INTENT
+    assert Step.objects.count() == 1
+
+
+def test_a_retired_runners_sessions_are_free_at_once(session):
+    one, other = runners.register(), runners.register()
+    runners.claim(session.pk, one)
+    runners.retire(one)
+    assert runners.claim(session.pk, other) is not None
+
+
+def test_handing_back_queues_the_session_again(session):
+    one, other = runners.register(), runners.register()
+    runners.hand_back(runners.claim(session.pk, one))
+    assert runners.claim(session.pk, other) is not None
+
+
+def test_a_resting_session_needs_nobody(session):
+    one = runners.register()
+    hold = runners.claim(session.pk, one)
+    rows.close(hold, Session.Status.DONE)
+    assert runners.claim(session.pk, one) is None
+    assert runners.forgotten() == []
+
+
+def test_steps_are_numbered_one_after_the_other(session):
+    hold = runners.claim(session.pk, runners.register())
+    for text in "abc":
+        rows.append(hold, Step.Kind.NOTICE, {"text": text})
+    assert list(session.steps.values_list("seq", flat=True)) == [1, 2, 3]
+
+
+def test_only_a_beating_runner_counts_as_alive():
+    assert not runners.any_alive()
+    one = runners.register()
+    assert runners.any_alive()
+    grow_old(one)
+    assert not runners.any_alive()
