@@ -87,6 +87,7 @@ _ABOUT = frozenset(
 _CREDENTIAL = re2.compile(
     "|".join(
         (
+            r"\bbnb_[0-9a-f]{12}_[A-Za-z0-9_-]{20,}",  # our own tokens
             r"\bsk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and those who copy them
             r"\b[srp]k_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
             r"\bwhsec_[A-Za-z0-9+/=]{16,}",  # webhook signatures

@@ -158,6 +158,7 @@ CREDENTIALS = {
     "sendgrid": "SG." + LETTERS[:22] + "." + LETTERS,
     "vault": "hvs." + LETTERS[:24],
     "jwt": "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxIn0." + LETTERS,
+    "our own": "bnb_0123456789ab_" + LETTERS,
     "sealed by us": "gAAAAA" + LETTERS * 2,
     "private key": "-----BEGIN RSA PRIVATE KEY-----\n"
     + LETTERS
