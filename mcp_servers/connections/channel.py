@@ -1,0 +1,263 @@
+"""The channel: one POST to one Streamable HTTP endpoint, and what comes back on it.
+
+Statuses are kept, answers are read raw and bounded (a JSON body by `max_body`, an SSE event by
+`max_line`, a whole stream by sixteen bodies), and whether a request left us at all is known.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from bonobot.lib.egress import EgressDenied
+from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.errors import (
+    UpstreamError,
+    denied,
+    needs_reauth,
+    protocol_error,
+    quote,
+    rpc_error,
+    too_large,
+    unreachable,
+)
+from mcp_servers.connections.wire import Request, Unreadable, decode, encode, is_answer
+
+STREAMED = 16  # bodies' worth of events on one stream
+REFUSAL_READ = 64 * 1024
+DEFAULT_RETRY_S = 1.0
+RESUMES = 8
+BUSY = (429, 502, 503, 504)
+REFUSED = (401, 403)
+HEADERS = "Check the names and values of the headers: no line ends, ASCII only."
+
+OnMessage = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class _Body(httpx2.AsyncByteStream):
+    """A request body that notes when it is taken: until then nothing can have happened."""
+
+    def __init__(self, content: bytes, request: Request) -> None:
+        self._content = content
+        self._request = request
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self._request.sent = True
+        yield self._content
+
+
+@dataclass
+class _Heard:
+    """What an answer is recognised by, and where its stream of events stands."""
+
+    request: Request
+    number: int
+    on_message: OnMessage
+    resumable: bool
+    last_id: str = ""
+    retry_s: float = DEFAULT_RETRY_S
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A JSON-RPC answer and the headers that it came with."""
+
+    message: Mapping[str, Any]
+    headers: Mapping[str, str]
+
+
+class Channel:
+    """POSTs to one endpoint; a failure of one request touches no other."""
+
+    def __init__(self, endpoint: Endpoint, client: httpx2.AsyncClient) -> None:
+        self._endpoint = endpoint
+        self._client = client
+        self._timeout = httpx2.Timeout(None, connect=endpoint.connect_s, pool=endpoint.connect_s)
+
+    async def ask(
+        self,
+        request: Request,
+        message: Mapping[str, Any],
+        headers: Mapping[str, str],
+        on_message: OnMessage,
+        *,
+        resumable: bool = False,
+    ) -> Answer:
+        """Send a request and return its answer; what else comes on its stream is handed on.
+
+        A resumable stream that was cut is taken up again after its last event. Waits for ever:
+        deadlines are callers'. Leaving early closes the stream, which cancels at the server.
+        """
+        heard = _Heard(request, message["id"], on_message, resumable)
+        answer = await self._attempt("POST", headers, heard, message)
+        for _ in range(RESUMES if resumable else 0):
+            if answer or not heard.last_id:
+                break
+            await asyncio.sleep(heard.retry_s)
+            again = {**headers, "Last-Event-ID": heard.last_id}
+            answer = await self._attempt("GET", again, heard)
+        if answer is None:
+            raise unreachable(self._endpoint, "it broke off before it had answered", sent=True)
+        return answer
+
+    async def tell(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        """Send a notification, or an answer of ours; nothing comes back."""
+        async with self._sent(Request("tell"), "POST", headers, message):
+            pass
+
+    async def delete(self, headers: Mapping[str, str]) -> None:
+        """Tell the server that a session is over."""
+        async with self._sent(Request("end"), "DELETE", headers):
+            pass
+
+    async def _attempt(
+        self,
+        verb: str,
+        headers: Mapping[str, str],
+        heard: _Heard,
+        message: Mapping[str, Any] | None = None,
+    ) -> Answer | None:
+        try:
+            async with self._sent(heard.request, verb, headers, message) as response:
+                found = await self._answer(response, heard)
+                return Answer(found, response.headers) if found else None
+        except UpstreamError as error:
+            if heard.resumable and heard.last_id and error.code == "server_unreachable":
+                return None
+            raise
+
+    @asynccontextmanager
+    async def _sent(
+        self,
+        request: Request,
+        verb: str,
+        headers: Mapping[str, str],
+        message: Mapping[str, Any] | None = None,
+    ) -> AsyncIterator[httpx2.Response]:
+        """Yield an accepted response; everything that HTTP can do wrong becomes `UpstreamError`."""
+        endpoint = self._endpoint
+        own = {"Accept": "application/json, text/event-stream", **headers}
+        body = None
+        if message:
+            content = encode(message)
+            own |= {"Content-Type": "application/json", "Content-Length": str(len(content))}
+            body = _Body(content, request)
+        try:
+            async with self._client.stream(
+                verb,
+                endpoint.url,
+                content=body,
+                headers=own,
+                timeout=self._timeout,
+                extensions={"max_body": STREAMED * endpoint.max_body},
+            ) as response:
+                await self._accept(response)
+                yield response
+        except EgressDenied as refusal:
+            raise denied(endpoint, refusal, sent=request.sent) from refusal
+        except httpx2.SSEError as error:
+            raise too_large(endpoint, endpoint.max_line) from error
+        except httpx2.LocalProtocolError as error:  # whose text may quote a credential
+            raise unreachable(endpoint, "its headers can't be sent", remedy=HEADERS) from error
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            why = quote(endpoint, str(error)) or type(error).__name__
+            raise unreachable(endpoint, why, sent=request.sent) from error
+
+    async def _accept(self, response: httpx2.Response) -> None:
+        """Raise what a status outside 2xx means."""
+        status, endpoint = response.status_code, self._endpoint
+        if status < 300:
+            return
+        if status in REFUSED:
+            raise needs_reauth(endpoint, status, response.headers.get("www-authenticate", ""))
+        text = await _read(response, REFUSAL_READ) or b""
+        error = _rpc_error_in(text)
+        if error is not None:
+            raise rpc_error(endpoint, error, status)
+        if status in BUSY:
+            raise unreachable(
+                endpoint,
+                f"it answered with HTTP {status}",
+                http_status=status,
+                retry_after=_seconds(response.headers.get("retry-after")),
+                remedy="Try again later.",
+            )
+        plain = "html" not in response.headers.get("content-type", "html")
+        said = quote(endpoint, text.decode("utf-8", "replace"), 200) if plain else ""
+        raise UpstreamError(
+            f"`{endpoint.name}` answered with HTTP {status}" + (f": {said}" if said else "."),
+            code="protocol_error" if status < 500 else "upstream_error",
+            server=endpoint.name,
+            http_status=status,
+            remedy="Check the URL of the server." if status < 500 else "",
+        )
+
+    async def _answer(self, response: httpx2.Response, heard: _Heard) -> dict[str, Any] | None:
+        """Return the answer that is waited for; None when the stream ended without it."""
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind == "text/event-stream":
+            return await self._answer_in_events(response, heard)
+        if kind != "application/json":
+            raise protocol_error(
+                self._endpoint,
+                f"it answered with {quote(self._endpoint, kind, 80) or 'nothing'}",
+                remedy="Check the URL: this may be a web page rather than an MCP endpoint.",
+            )
+        body = await _read(response, self._endpoint.max_body)
+        if body is None:
+            raise too_large(self._endpoint, self._endpoint.max_body)
+        message = self._decoded(body)
+        if not is_answer(message, heard.number):
+            raise protocol_error(self._endpoint, "an answer that was not asked for")
+        return message  # type: ignore[no-any-return]
+
+    async def _answer_in_events(
+        self, response: httpx2.Response, heard: _Heard
+    ) -> dict[str, Any] | None:
+        source = httpx2.EventSource(response, max_event_size=self._endpoint.max_line)
+        async with aclosing(aiter(source)) as events:  # type: ignore[type-var]
+            async for event in events:
+                heard.last_id = event.id or heard.last_id
+                if event.retry is not None:
+                    heard.retry_s = min(event.retry / 1000, self._endpoint.read_s)
+                if event.event != "message" or not event.data:
+                    continue
+                message = self._decoded(event.data.encode("utf-8", "replace"))
+                if is_answer(message, heard.number):
+                    return message  # type: ignore[no-any-return]
+                if isinstance(message, dict):
+                    await heard.on_message(message)
+        return None
+
+    def _decoded(self, raw: bytes) -> Any:
+        try:
+            return decode(raw)
+        except Unreadable as error:
+            raise protocol_error(self._endpoint, str(error)) from None
+
+
+async def _read(response: httpx2.Response, limit: int) -> bytes | None:
+    """Return the body; None when it is longer than `limit` bytes."""
+    parts, size = [], 0
+    async for part in response.aiter_raw():
+        size += len(part)
+        if size > limit:
+            return None
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _rpc_error_in(body: bytes) -> Any:
+    try:
+        message = decode(body)
+    except Unreadable:
+        return None
+    error = message.get("error") if isinstance(message, dict) else None
+    return error if isinstance(error, dict) else None
+
+
+def _seconds(header: str | None) -> float | None:
+    return float(header) if header and header.isdecimal() and len(header) < 6 else None

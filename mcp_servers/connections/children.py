@@ -1,0 +1,225 @@
+"""Children: server processes, their bounded lines and their last words.
+
+A child's output is pushed to us by the loop in pieces and cut into lines here, in linear time and
+with a bound: of a line that is too long only the two ends are kept, so that it can still be told
+which request it answered. What it writes to stderr is kept in a ring of 64 KiB.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from mcp_servers.connections.containment import (
+    containment,
+    environment,
+    find_command,
+    signal_group,
+)
+from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.errors import UpstreamError, unreachable
+
+RING = 64 * 1024
+END_KEPT = 256
+HOPELESS = 16  # times the longest line: then the child is not worth reading on
+EOF_GRACE_S = 2.0
+TERM_GRACE_S = 1.0
+REAP_S = 5.0
+LAST_OUTPUT_S = 0.25
+COMMAND_REMEDY = "Check the command and that it is installed on this machine."
+
+
+@dataclass(frozen=True)
+class Overlong:
+    """A line over the bound: its two ends; `hopeless` when it was never going to end."""
+
+    head: bytes
+    tail: bytes
+    hopeless: bool = False
+
+
+class Lines:
+    """Cuts a stream of bytes into lines of at most `limit` bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._start()
+
+    def feed(self, data: bytes) -> Iterator[bytes | Overlong]:
+        """Yield the lines that `data` completes."""
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            self._add(end)
+            yield self._overlong or b"".join(self._parts)
+            self._start()
+        self._add(rest)
+        if self._overlong and self._size > HOPELESS * self._limit:
+            yield replace(self._overlong, hopeless=True)
+
+    def _start(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._overlong: Overlong | None = None
+
+    def _add(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._overlong is not None:
+            tail = (self._overlong.tail + part[-END_KEPT:])[-END_KEPT:]
+            self._overlong = replace(self._overlong, tail=tail)
+            return
+        self._parts.append(part)
+        if self._size > self._limit:
+            whole = b"".join(self._parts)
+            self._overlong = Overlong(whole[:END_KEPT], whole[-END_KEPT:])
+            self._parts = []
+
+
+class Tail:
+    """The last 64 KiB of what a child wrote where nobody reads."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+
+    def add(self, data: bytes) -> None:
+        """Keep `data`, forget the oldest."""
+        self._kept = (self._kept + data)[-RING:]
+
+    def text(self) -> str:
+        """Return what is kept; safe from any thread."""
+        return self._kept.decode("utf-8", "replace")
+
+
+class Child(asyncio.SubprocessProtocol):
+    """One running server process; `over` is set once it can't answer any more."""
+
+    def __init__(self, on_line: Callable[[bytes | Overlong], None], tail: Tail, limit: int) -> None:
+        self.over = asyncio.Event()
+        self._on_line = on_line
+        self._lines = Lines(limit)
+        self._tail = tail
+        self._silent = False
+        self._exited = asyncio.Event()
+        self._unplugged = asyncio.Event()
+        self._process: asyncio.SubprocessTransport | None = None
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Return how much of what we wrote the child hasn't taken."""
+        pipe = self._stdin()
+        return pipe.get_write_buffer_size() if pipe else 0
+
+    def write(self, line: bytes) -> None:
+        """Send one line; what a dead child can't take is dropped, its death is told by `over`."""
+        pipe = self._stdin()
+        if pipe is not None and not pipe.is_closing():
+            pipe.write(line + b"\n")
+
+    def end(self) -> str:
+        """Say in words how the process ended."""
+        code = self._process.get_returncode() if self._process else None
+        if code is None:
+            return "it closed its output"
+        if code < 0:
+            with suppress(ValueError):
+                return f"it was killed by {signal.Signals(-code).name}"
+        return f"it exited with status {code}"
+
+    async def close(self, grace_s: float = EOF_GRACE_S) -> None:
+        """End the process: by its input's end, then SIGTERM, then SIGKILL for all of its group."""
+        assert self._process is not None  # noqa: S101 - `spawn` returned
+        pid = self._process.get_pid()
+        try:
+            if pipe := self._stdin():
+                pipe.close()
+            for wait_s, then in (
+                (grace_s, signal.SIGTERM),
+                (TERM_GRACE_S, signal.SIGKILL),
+                (REAP_S, None),
+            ):
+                if await _within(self._exited, wait_s) or then is None:
+                    break
+                signal_group(pid, then)
+        finally:
+            signal_group(pid, signal.SIGKILL)  # those of its group that outlived it
+            self._process.close()
+        await _within(self._unplugged, REAP_S)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take hold of the process (called by the loop)."""
+        assert isinstance(transport, asyncio.SubprocessTransport)  # noqa: S101
+        self._process = transport
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        """Take what the process wrote (called by the loop)."""
+        if fd == 2:
+            self._tail.add(data)
+            return
+        for line in self._lines.feed(data):
+            if line:
+                self._on_line(line)
+            if isinstance(line, Overlong) and line.hopeless:
+                self._kill()
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        """Note the end of stdout: nothing more will be answered (called by the loop)."""
+        if fd == 1:
+            self._silent = True
+            self._soon_over()
+
+    def process_exited(self) -> None:
+        """Note the exit, even where a grandchild holds the pipes open (called by the loop)."""
+        self._exited.set()
+        self._soon_over()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that process and pipes are gone (called by the loop)."""
+        self._unplugged.set()
+
+    def _soon_over(self) -> None:
+        # The exit and the end of the output come in any order: wait a little for the other.
+        wait_s = 0 if self._silent and self._exited.is_set() else LAST_OUTPUT_S
+        asyncio.get_running_loop().call_later(wait_s, self.over.set)
+
+    def _kill(self) -> None:
+        assert self._process is not None  # noqa: S101
+        signal_group(self._process.get_pid(), signal.SIGKILL)
+
+    def _stdin(self) -> asyncio.WriteTransport | None:
+        pipe = self._process.get_pipe_transport(0) if self._process else None
+        return pipe if isinstance(pipe, asyncio.WriteTransport) else None
+
+
+async def spawn(
+    endpoint: Endpoint, on_line: Callable[[bytes | Overlong], None], tail: Tail
+) -> Child:
+    """Start the endpoint's command in a group of its own; raises `server_unreachable`."""
+    way = await asyncio.to_thread(containment)
+    env = environment(endpoint.env)
+    command = find_command(endpoint.command, env, endpoint.cwd)
+    if command is None:
+        raise _not_started(endpoint, f"`{endpoint.command}` is not a command here")
+    try:
+        _, child = await asyncio.get_running_loop().subprocess_exec(
+            lambda: Child(on_line, tail, endpoint.max_line),
+            *(*way.prefix, command, *endpoint.args),
+            env=env,
+            cwd=endpoint.cwd,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        raise _not_started(endpoint, f"it could not be started ({error})") from error
+    return child
+
+
+def _not_started(endpoint: Endpoint, why: str) -> UpstreamError:
+    return unreachable(endpoint, why, remedy=COMMAND_REMEDY)
+
+
+async def _within(event: asyncio.Event, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,62 @@
+"""An endpoint: all that is needed to reach one server, its secrets already opened."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+from uuid import UUID
+
+Transport = Literal["stdio", "http"]
+Era = Literal["modern", "handshake"]
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """One server as the connections see it; times are seconds, sizes bytes.
+
+    `era` and `discovery` are what was found before and stored; None means: find out. Printing an
+    endpoint shows neither arguments, environment, URL nor headers: any of them may hold a secret.
+    """
+
+    server_id: UUID
+    name: str
+    organization_id: UUID
+    transport: Transport
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str | None = None
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    allow_private: bool = False
+    era: Era | None = None
+    discovery: Mapping[str, Any] | None = None
+    connect_s: float = 30
+    read_s: float = 60
+    start_s: float = 10
+    max_line: int = MIB
+    max_body: int = 4 * MIB
+
+    def __repr__(self) -> str:
+        return f"Endpoint({self.name!r}, {self.transport}, server_id={str(self.server_id)!r})"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tell configurations apart: another command, URL or credential is another fingerprint."""
+        parts = [
+            *(self.transport, self.command, list(self.args), dict(self.env), self.cwd),
+            *(self.url, dict(self.headers), self.allow_private),
+        ]
+        text = json.dumps(parts, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def secrets(self) -> tuple[str, ...]:
+        """Return every opened value, so that what a server says can be shown without them."""
+        values = (*self.env.values(), *self.headers.values())
+        bare = (value.rpartition(" ")[2] for value in self.headers.values())
+        return tuple({value for value in (*values, *bare) if value})

@@ -1,0 +1,120 @@
+"""Eras: what a server's first answers say about how to speak to it. Pure decisions.
+
+Modern servers answer `server/discover`; servers of the handshake era want `initialize`. Nothing
+is read from a server's name or version: only what it answered counts.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mcp_servers.connections.endpoint import Endpoint, Era
+from mcp_servers.connections.errors import UpstreamError, protocol_error
+from mcp_servers.connections.wire import CLIENT, HANDSHAKE, MODERN, Request, modern_meta
+
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+HEADER_MISMATCH = -32020
+MISSING_CAPABILITY = -32021
+UNSUPPORTED_VERSION = -32022
+MODERN_ERRORS = (HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+# A request was refused before it was looked at: what a server of the other era does.
+FOREIGN_STATUSES = (400, 404, 405, 406, 415, 426)
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What a server said of itself; `discovery` is the raw result it came from."""
+
+    era: Era
+    protocol_version: str
+    server_info: Mapping[str, Any]
+    capabilities: Mapping[str, Any]
+    instructions: str
+    discovery: Mapping[str, Any]
+
+
+def stamp(era: Era, capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a request of this era carries in `_meta`."""
+    return modern_meta(capabilities) if era == "modern" else {}
+
+
+def discover() -> Request:
+    """Return the request that a modern server introduces itself to."""
+    return Request("server/discover")
+
+
+def initialize(capabilities: Mapping[str, Any]) -> Request:
+    """Return the request that opens a handshake."""
+    params = {
+        "protocolVersion": HANDSHAKE[-1],
+        "capabilities": dict(capabilities),
+        "clientInfo": CLIENT,
+    }
+    return Request("initialize", params)
+
+
+def discovered(result: Mapping[str, Any]) -> Greeting | None:
+    """Return the greeting of a modern server; None when the result doesn't come from one."""
+    versions = result.get("supportedVersions")
+    if not isinstance(versions, list) or MODERN not in versions:
+        return None
+    meta = result.get("_meta")
+    info = meta.get(SERVER_INFO) if isinstance(meta, dict) else None
+    return _greeting("modern", MODERN, info, result)
+
+
+def initialized(endpoint: Endpoint, result: Mapping[str, Any]) -> Greeting:
+    """Return the greeting of a handshake; raises when its version is none that we speak."""
+    version = result.get("protocolVersion")
+    if version not in HANDSHAKE:
+        raise protocol_error(endpoint, f"it wants protocol version {str(version)[:40]!r}")
+    return _greeting("handshake", version, result.get("serverInfo"), result)
+
+
+def after_probe(endpoint: Endpoint, error: UpstreamError) -> None:
+    """Return when a handshake may be tried after this answer to `server/discover`; else raise.
+
+    Only modern servers know the three modern errors. Anything else that is an answer is no
+    evidence of a modern server; an outage is no evidence of anything.
+    """
+    if error.rpc_code == UNSUPPORTED_VERSION:
+        versions = error.rpc_data.get("supported") if isinstance(error.rpc_data, dict) else None
+        if not isinstance(versions, list) or set(HANDSHAKE).intersection(
+            version for version in versions if isinstance(version, str)
+        ):
+            return
+        raise protocol_error(
+            endpoint,
+            f"it speaks {', '.join(str(version)[:40] for version in versions[:5])} only",
+            remedy="Update the server, or Bonobot: they share no protocol version.",
+        ) from error
+    if error.rpc_code in MODERN_ERRORS:
+        raise error
+    if error.code not in ("upstream_error", "protocol_error", "response_too_large"):
+        raise error
+
+
+def is_foreign(error: UpstreamError, era: Era) -> bool:
+    """Say whether an answer means that the server is not (any more) of this era."""
+    if era == "modern":
+        known = (HEADER_MISMATCH, MISSING_CAPABILITY, METHOD_NOT_FOUND, INVALID_PARAMS)
+        return error.rpc_code == UNSUPPORTED_VERSION or (
+            error.http_status in FOREIGN_STATUSES and error.rpc_code not in known
+        )
+    return error.rpc_code in (*MODERN_ERRORS, METHOD_NOT_FOUND) or (
+        error.http_status in FOREIGN_STATUSES
+    )
+
+
+def _greeting(era: Era, version: str, info: Any, result: Mapping[str, Any]) -> Greeting:
+    capabilities, instructions = result.get("capabilities"), result.get("instructions")
+    return Greeting(
+        era=era,
+        protocol_version=version,
+        server_info=info if isinstance(info, dict) else {},
+        capabilities=capabilities if isinstance(capabilities, dict) else {},
+        instructions=instructions if isinstance(instructions, str) else "",
+        discovery=result,
+    )

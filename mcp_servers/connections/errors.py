@@ -1,0 +1,194 @@
+"""What can go wrong with an upstream, each with a code that callers decide on.
+
+Text that came from the server is shown with hidden characters made visible and the endpoint's
+secrets masked, and is cut.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any
+
+from bonobot.lib.egress import EgressDenied
+from bonobot.lib.masking import mask_text
+from bonobot.lib.problems import Problem
+from bonobot.lib.untrusted import visible
+from mcp_servers.connections.endpoint import Endpoint
+
+LONGEST_QUOTE = 500
+STATUSES = {"call_timeout": 504, "server_unreachable": 503, "server_crashed": 503}
+
+
+class UpstreamError(Problem):
+    """A server that could not be used, or that answered with an error.
+
+    Codes: `server_unreachable`, `call_timeout`, `needs_reauth`, `server_crashed`,
+    `protocol_error`, `response_too_large`, `upstream_error` (a JSON-RPC error: `rpc_code`,
+    `rpc_data`), and those of egress. `sent` says whether the server may have seen the request:
+    only where it is False, nothing can have happened. `retryable` says that the same request may
+    do better later.
+    """
+
+    code = "upstream_error"
+    status = 502
+    title = "The MCP server could not be used"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        code: str,
+        server: str,
+        retryable: bool = False,
+        sent: bool = True,
+        rpc_code: int | None = None,
+        rpc_data: Any = None,
+        http_status: int | None = None,
+        remedy: str = "",
+        field: str = "",
+        retry_after: float | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(
+            detail,
+            code=code,
+            remedy=remedy,
+            field=field,
+            status=STATUSES.get(code),
+            retry_after=retry_after,
+            extra={"server": server, **(extra or {})},
+        )
+        self.server = server
+        self.retryable = retryable
+        self.sent = sent
+        self.rpc_code = rpc_code
+        self.rpc_data = rpc_data
+        self.http_status = http_status
+
+    def unsent(self) -> "UpstreamError":
+        """Return the same failure for a request that was not sent because of it."""
+        failure = copy(self)
+        failure.sent = False
+        return failure.with_traceback(None)
+
+    def __reduce__(self) -> Any:
+        return _blank, (type(self), self.args), self.__dict__
+
+
+def _blank(kind: type[UpstreamError], args: tuple[Any, ...]) -> UpstreamError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
+
+def quote(endpoint: Endpoint, text: str, limit: int = LONGEST_QUOTE) -> str:
+    """Return server-made text fit to be shown: masked, visible, cut to `limit` characters."""
+    return visible(mask_text(text[: 4 * limit], endpoint.secrets), limit)
+
+
+def unreachable(
+    endpoint: Endpoint,
+    why: str,
+    *,
+    sent: bool = False,
+    remedy: str = "Check that the server runs and that its address is right.",
+    http_status: int | None = None,
+    retry_after: float | None = None,
+) -> UpstreamError:
+    """Return the error of a server that isn't there, or broke off."""
+    return UpstreamError(
+        f"`{endpoint.name}` could not be reached: {why}",
+        code="server_unreachable",
+        server=endpoint.name,
+        retryable=True,
+        sent=sent,
+        remedy=remedy,
+        http_status=http_status,
+        retry_after=retry_after,
+    )
+
+
+def timed_out(endpoint: Endpoint, method: str, seconds: float, *, sent: bool) -> UpstreamError:
+    """Return the error of a request that was given up at its deadline."""
+    return UpstreamError(
+        f"`{endpoint.name}` did not answer `{method}` within {seconds:g} s.",
+        code="call_timeout",
+        server=endpoint.name,
+        retryable=True,
+        sent=sent,
+        remedy="Try again, or give it more time; the server itself is still in use.",
+    )
+
+
+def needs_reauth(endpoint: Endpoint, http_status: int, challenge: str) -> UpstreamError:
+    """Return the error of a server that refuses our credentials (401, 403)."""
+    return UpstreamError(
+        f"`{endpoint.name}` refused the credentials (HTTP {http_status}).",
+        code="needs_reauth",
+        server=endpoint.name,
+        sent=False,
+        http_status=http_status,
+        remedy="Enter valid credentials for this server, or sign in to it again.",
+        extra={"challenge": quote(endpoint, challenge)} if challenge else None,
+    )
+
+
+def crashed(endpoint: Endpoint, how: str, stderr: str, *, sent: bool = True) -> UpstreamError:
+    """Return the error of a child process that ended by itself; `stderr` is what it said last."""
+    said = quote(endpoint, stderr.strip()[-LONGEST_QUOTE:])
+    return UpstreamError(
+        f"`{endpoint.name}` ended: {how}." + (f" Its last words: {said}" if said else ""),
+        code="server_crashed",
+        server=endpoint.name,
+        sent=sent,
+        remedy="Check its command, arguments and environment; its error output tells more.",
+    )
+
+
+def protocol_error(endpoint: Endpoint, why: str, *, remedy: str = "") -> UpstreamError:
+    """Return the error of a server that doesn't speak MCP as it should."""
+    return UpstreamError(
+        f"`{endpoint.name}` broke the protocol: {why}",
+        code="protocol_error",
+        server=endpoint.name,
+        remedy=remedy or "Check that the endpoint is an MCP server, and its version.",
+    )
+
+
+def too_large(endpoint: Endpoint, limit: int) -> UpstreamError:
+    """Return the error of an answer that is longer than `limit` bytes."""
+    return UpstreamError(
+        f"`{endpoint.name}` answered with more than {limit:,} bytes.",
+        code="response_too_large",
+        server=endpoint.name,
+        remedy="Ask for less at a time, for example with a filter or a page size.",
+    )
+
+
+def rpc_error(endpoint: Endpoint, error: Any, http_status: int | None = None) -> UpstreamError:
+    """Return what a JSON-RPC error object says."""
+    told: Mapping[str, Any] = error if isinstance(error, dict) else {}
+    code, message = told.get("code"), told.get("message")
+    text = quote(endpoint, message) if isinstance(message, str) else "no message"
+    number = code if isinstance(code, int) else None
+    return UpstreamError(
+        f"`{endpoint.name}` answered with an error: {text} ({number})",
+        code="upstream_error",
+        server=endpoint.name,
+        rpc_code=number,
+        rpc_data=told.get("data"),
+        http_status=http_status,
+    )
+
+
+def denied(endpoint: Endpoint, refusal: EgressDenied, *, sent: bool) -> UpstreamError:
+    """Return egress's refusal as an upstream error, its code and remedy kept."""
+    code = "protocol_error" if refusal.code == "encoding_refused" else refusal.code
+    return UpstreamError(
+        f"`{endpoint.name}`: {refusal.detail}",
+        code=code,
+        server=endpoint.name,
+        sent=sent,
+        remedy=refusal.remedy,
+        field=refusal.field,
+        extra=refusal.extra,
+    )

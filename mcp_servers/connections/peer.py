@@ -1,0 +1,154 @@
+"""The peer: JSON-RPC over one stream of lines, in both directions.
+
+Each request waits at an inbox of its own, so progress reaches the caller in order and in the
+caller's own task. Answers nobody waits for (late, repeated, of a wrong id) are dropped. A request
+that is given up is cancelled at the server too.
+"""
+
+import asyncio
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from mcp_servers.connections.children import Overlong
+from mcp_servers.connections.crew import Crew
+from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.errors import UpstreamError, protocol_error, too_large
+from mcp_servers.connections.host import Desk, Host
+from mcp_servers.connections.wire import (
+    PROGRESS_KEPT,
+    Request,
+    Unreadable,
+    decode,
+    encode,
+    is_answer,
+    message_of,
+    notification,
+    progress_token,
+    report,
+    result_of,
+)
+
+INBOX = 256
+# Where servers put the id of an answer: the Python SDK first, the TypeScript SDK last.
+ID_AT_START = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s*(\d{1,18})\s*,')
+ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,18})\s*\}\s*$')
+METHOD = re.compile(rb'\s*\{[^{\[]{0,100}"method"\s*:')
+
+Inbox = asyncio.Queue[dict[str, Any] | UpstreamError]
+
+
+class Peer:
+    """What is asked of one server and not answered yet."""
+
+    def __init__(
+        self, endpoint: Endpoint, write: Callable[[bytes], None], host: Host, crew: Crew
+    ) -> None:
+        self._endpoint = endpoint
+        self._write = write
+        self._desk = Desk(endpoint, host, crew, self._reply)
+        self._numbers = itertools.count(1)
+        self._inboxes: dict[int, Inbox] = {}
+        self._failure: UpstreamError | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Say whether somebody waits for an answer."""
+        return bool(self._inboxes)
+
+    async def request(self, request: Request, meta: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the raw result; raises `UpstreamError`. Waits for ever: deadlines are callers'."""
+        number = next(self._numbers)
+        message = message_of(number, request, meta)
+        with self._inbox(number) as inbox:
+            self._write(encode(message))
+            request.sent = True
+            try:
+                while True:
+                    received = await inbox.get()
+                    if isinstance(received, UpstreamError):
+                        raise received
+                    if is_answer(received, number):
+                        return result_of(self._endpoint, received)
+                    await report(request, received)
+            except asyncio.CancelledError:
+                if request.method != "initialize":  # which must not be cancelled
+                    self.notify("notifications/cancelled", {"requestId": number})
+                raise
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification."""
+        self._write(encode(notification(method, params)))
+
+    def fail(self, failure: UpstreamError) -> None:
+        """End everything that waits, now and later, with `failure`."""
+        self._failure = self._failure or failure
+        for number in tuple(self._inboxes):
+            self._put(number, failure)
+
+    def receive(self, line: bytes | Overlong) -> None:
+        """Take one line from the server."""
+        if isinstance(line, Overlong):
+            self._give_up(line.head, line.tail, too_large(self._endpoint, self._endpoint.max_line))
+            return
+        try:
+            received = decode(line)
+        except Unreadable as error:
+            if line.lstrip().startswith(b"{"):  # meant as a message; anything else is chatter
+                self._give_up(line[:256], line[-256:], protocol_error(self._endpoint, str(error)))
+            return
+        for message in received if isinstance(received, list) else [received]:
+            if isinstance(message, dict):
+                self._take(message)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        method, number = message.get("method"), message.get("id")
+        if not isinstance(method, str):
+            if type(number) is int and is_answer(message, number):
+                self._put(number, message)
+        elif number is not None:
+            self._desk.take(message)
+        elif (token := progress_token(message)) is not None:
+            self._put(token, _short(message))
+
+    async def _reply(self, message: dict[str, Any]) -> None:
+        self._write(encode(message))
+
+    def _give_up(self, head: bytes, tail: bytes, failure: UpstreamError) -> None:
+        """Fail the request that an unreadable answer was for; all, if that can't be told."""
+        found = ID_AT_START.match(head) or ID_AT_END.search(tail)
+        if found and int(found[1]) in self._inboxes:
+            self._put(int(found[1]), failure)
+        elif not METHOD.match(head):
+            for number in tuple(self._inboxes):
+                self._put(number, failure)
+
+    def _put(self, number: int, received: dict[str, Any] | UpstreamError) -> None:
+        inbox = self._inboxes.get(number)
+        if inbox is None:
+            return
+        # Progress that comes faster than it is handled is dropped; what ends the wait never is.
+        if isinstance(received, UpstreamError) or "method" not in received or inbox.qsize() < INBOX:
+            inbox.put_nowait(received)
+
+    @contextmanager
+    def _inbox(self, number: int) -> Iterator[Inbox]:
+        if self._failure is not None:
+            raise self._failure.unsent()
+        inbox: Inbox = asyncio.Queue()
+        self._inboxes[number] = inbox
+        try:
+            yield inbox
+        finally:
+            del self._inboxes[number]
+
+
+def _short(message: dict[str, Any]) -> dict[str, Any]:
+    # Up to `INBOX` of them wait for a slow caller: what waits must be small.
+    params = message["params"]
+    text = params.get("message")
+    kept = {name: params.get(name) for name in ("progress", "total")}
+    kept["message"] = text[:PROGRESS_KEPT] if isinstance(text, str) else None
+    return {"method": message["method"], "params": kept}

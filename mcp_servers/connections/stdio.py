@@ -1,0 +1,207 @@
+"""stdio: one child process, the era it speaks, and the task that owns both."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from mcp_servers.connections.children import EOF_GRACE_S, Child, Tail, spawn
+from mcp_servers.connections.crew import Crew
+from mcp_servers.connections.endpoint import Endpoint, Era
+from mcp_servers.connections.eras import (
+    Greeting,
+    after_probe,
+    discover,
+    discovered,
+    initialize,
+    initialized,
+    is_foreign,
+    stamp,
+)
+from mcp_servers.connections.errors import UpstreamError, crashed, protocol_error, unreachable
+from mcp_servers.connections.host import Host
+from mcp_servers.connections.peer import Peer
+from mcp_servers.connections.wire import Request
+
+# A server that says nothing to the probe gets the handshake beside it after this long.
+SILENCE_S = 1.0
+UNREAD_LIMIT = 4 * 1024 * 1024
+READ_REMEDY = "Restart the server: it does not read what it is sent."
+
+
+class StdioConnection:
+    """A child process and what is asked of it; entered and left in one owner task."""
+
+    def __init__(self, endpoint: Endpoint, host: Host, tail: Tail) -> None:
+        self.endpoint = endpoint
+        self.greeting: Greeting | None = None
+        self.failure: UpstreamError | None = None
+        self._host = host
+        self._tail = tail
+        self._stop = asyncio.Event()
+        self._crew = Crew()
+        self._peer: Peer | None = None
+        self._child: Child | None = None
+        self._opened = asyncio.Event()
+        self._owner = self._crew.spawn(self._own(), name=f"stdio {endpoint.name}")
+
+    @property
+    def alive(self) -> bool:
+        """Say whether a request may be tried."""
+        return not (self._owner.done() or self._stop.is_set() or self.failure)
+
+    @property
+    def busy(self) -> bool:
+        """Say whether it is starting or somebody waits for an answer."""
+        opening = self.alive and not self._opened.is_set()
+        return opening or (self._peer is not None and self._peer.busy)
+
+    async def opened(self) -> Greeting:
+        """Wait until the server has greeted; raises `UpstreamError` when it doesn't."""
+        await self._opened.wait()
+        if self.greeting is None:
+            raise (self.failure or self._closed()).with_traceback(None)
+        return self.greeting
+
+    async def request(self, request: Request) -> dict[str, Any]:
+        """Return the raw result; raises `UpstreamError`. Waits for ever: deadlines are callers'."""
+        greeting = await self.opened()
+        if self._child is not None and self._child.waiting_bytes > UNREAD_LIMIT:
+            raise unreachable(self.endpoint, "it reads nothing", remedy=READ_REMEDY)
+        meta = stamp(greeting.era, self._host.capabilities())
+        assert self._peer is not None  # noqa: S101 - it has greeted
+        return await self._peer.request(request, meta)
+
+    async def close(self) -> None:
+        """End the child and wait until it is gone."""
+        self._stop.set()
+        if not self._opened.is_set():
+            self._owner.cancel()
+        await asyncio.wait({self._owner})
+        await self._crew.close()
+
+    async def _own(self) -> None:
+        era = self.endpoint.era
+        try:
+            while await self._serve(era):
+                era = "handshake"
+        except UpstreamError as error:
+            self._end(error)
+        finally:
+            self._opened.set()
+
+    def _end(self, failure: UpstreamError) -> None:
+        # Before the child is closed, which may take seconds: nobody has to wait for that.
+        self.failure = failure
+        self._opened.set()
+
+    async def _serve(self, era: Era | None) -> bool:
+        """Run one child to its end; True: it died of the probe and is to be tried without."""
+        self._peer = peer = Peer(self.endpoint, self._write, self._host, self._crew)
+        self._child = child = await spawn(self.endpoint, peer.receive, self._tail)
+        self._crew.spawn(self._watch(child, peer), name=f"watch {self.endpoint.name}")
+        try:
+            async with asyncio.timeout(self.endpoint.start_s):
+                self.greeting = await self._greet(peer, era)
+            self._opened.set()
+            await self._until_over(child)
+        except TimeoutError:
+            late = f"it did not answer within {self.endpoint.start_s:g} s of its start"
+            self._end(unreachable(self.endpoint, late))
+        except UpstreamError as error:
+            if error.code == "server_crashed" and era != "handshake":
+                return True
+            self._end(error)
+        finally:
+            peer.fail(self._closed())
+            await child.close(EOF_GRACE_S if self.greeting else 0)
+        return False
+
+    async def _until_over(self, child: Child) -> None:
+        waits = [self._crew.spawn(event.wait(), name="wait") for event in (child.over, self._stop)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if not self._stop.is_set():
+            self.failure = self._crash(child)
+
+    async def _watch(self, child: Child, peer: Peer) -> None:
+        await child.over.wait()
+        peer.fail(self._crash(child))
+
+    async def _greet(self, peer: Peer, era: Era | None) -> Greeting:
+        if era == "handshake":
+            try:
+                return await self._initialize(peer)
+            except UpstreamError as error:
+                if not is_foreign(error, era):
+                    raise
+                return await self._discover(peer)
+        # What is known to be modern may take its time; a stranger is asked the other way soon.
+        return await self._probe(peer, SILENCE_S if era is None else self.endpoint.start_s / 2)
+
+    async def _probe(self, peer: Peer, patience_s: float) -> Greeting:
+        """Ask for a discovery; where that is refused or met by silence, shake hands."""
+        probe = self._crew.spawn(_settled(self._discover(peer)), name="probe")
+        handshake: asyncio.Task[Greeting | UpstreamError] | None = None
+        try:
+            await asyncio.wait({probe}, timeout=patience_s)
+            if not probe.done():
+                # The probe stays open: a slow starter answers it first, and is modern then.
+                handshake = self._crew.spawn(_settled(self._initialize(peer)), name="handshake")
+                await asyncio.wait({probe, handshake}, return_when=asyncio.FIRST_COMPLETED)
+            if probe.done():
+                return await self._after_probe(probe.result(), handshake, peer)
+            assert handshake is not None  # noqa: S101 - one of both is done
+            first = handshake.result()
+            return _greeting(await probe if isinstance(first, UpstreamError) else first, first)
+        finally:
+            for task in filter(None, (probe, handshake)):
+                task.cancel()
+
+    async def _after_probe(
+        self,
+        outcome: Greeting | UpstreamError,
+        handshake: asyncio.Task[Greeting | UpstreamError] | None,
+        peer: Peer,
+    ) -> Greeting:
+        if isinstance(outcome, Greeting):
+            return outcome
+        after_probe(self.endpoint, outcome)
+        return _greeting(await handshake if handshake else await self._initialize(peer))
+
+    async def _discover(self, peer: Peer) -> Greeting:
+        meta = stamp("modern", self._host.capabilities())
+        greeting = discovered(await peer.request(discover(), meta))
+        if greeting is None:
+            raise protocol_error(self.endpoint, "it discovered no version that Bonobot speaks")
+        return greeting
+
+    async def _initialize(self, peer: Peer) -> Greeting:
+        result = await peer.request(initialize(self._host.capabilities()), {})
+        greeting = initialized(self.endpoint, result)
+        peer.notify("notifications/initialized")
+        return greeting
+
+    def _write(self, line: bytes) -> None:
+        if self._child is not None:
+            self._child.write(line)
+
+    def _crash(self, child: Child) -> UpstreamError:
+        return crashed(self.endpoint, child.end(), self._tail.text())
+
+    def _closed(self) -> UpstreamError:
+        return unreachable(self.endpoint, "the connection was closed", remedy="Try again.")
+
+
+async def _settled(greeting: Coroutine[Any, Any, Greeting]) -> Greeting | UpstreamError:
+    try:
+        return await greeting
+    except UpstreamError as error:
+        return error
+
+
+def _greeting(
+    outcome: Greeting | UpstreamError, rather: Greeting | UpstreamError | None = None
+) -> Greeting:
+    """Return the greeting, or raise the failure; `rather` is the failure that tells more."""
+    if isinstance(outcome, Greeting):
+        return outcome
+    raise rather if isinstance(rather, UpstreamError) else outcome

@@ -1,0 +1,269 @@
+"""Streamable HTTP: one server reached with one credential, in the era that it speaks.
+
+Modern requests stand for themselves. In the handshake era each holder has a session, opened at
+its first request and renewed once when the server has lost it.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from bonobot.lib.egress import guarded_client
+from mcp_servers.connections.channel import Channel, OnMessage
+from mcp_servers.connections.crew import Crew
+from mcp_servers.connections.endpoint import Endpoint, Era
+from mcp_servers.connections.eras import (
+    METHOD_NOT_FOUND,
+    Greeting,
+    after_probe,
+    discover,
+    discovered,
+    initialize,
+    initialized,
+    is_foreign,
+)
+from mcp_servers.connections.errors import UpstreamError
+from mcp_servers.connections.host import Desk, Host
+from mcp_servers.connections.mirrors import routing_headers
+from mcp_servers.connections.wire import (
+    Request,
+    message_of,
+    modern_meta,
+    notification,
+    progress_token,
+    report,
+    result_of,
+)
+
+PARTING_S = 2.0
+SESSION_ID = "Mcp-Session-Id"
+
+
+class Session:
+    """A session of the handshake era, for one holder."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        channel: Channel,
+        host: Host,
+        crew: Crew,
+        clock: Callable[[], float],
+    ) -> None:
+        self.greeting: Greeting
+        self._asking = 0
+        self._used_at = clock()
+        self._clock = clock
+        self._endpoint = endpoint
+        self._channel = channel
+        self._host = host
+        self._crew = crew
+        self._desk = Desk(endpoint, host, crew, self._tell)
+        self._numbers = itertools.count(1)
+        self._headers: dict[str, str] = {}
+
+    async def open(self) -> Greeting:
+        """Shake hands."""
+        request = initialize(self._host.capabilities())
+        message = message_of(next(self._numbers), request, {})
+        found = await self._channel.ask(request, message, {}, self._heard(request, message["id"]))
+        greeting = initialized(self._endpoint, result_of(self._endpoint, found.message))
+        self._headers["MCP-Protocol-Version"] = greeting.protocol_version
+        if number := found.headers.get(SESSION_ID):
+            self._headers[SESSION_ID] = number
+        await self._channel.tell(notification("notifications/initialized"), self._headers)
+        self.greeting = greeting
+        return greeting
+
+    async def ask(self, request: Request) -> dict[str, Any]:
+        """Return the raw result of a request within the session."""
+        number = next(self._numbers)
+        message = message_of(number, request, {})
+        self._asking += 1
+        try:
+            found = await self._channel.ask(
+                request, message, self._headers, self._heard(request, number), resumable=True
+            )
+        except asyncio.CancelledError:
+            gone = notification("notifications/cancelled", {"requestId": number})
+            self._crew.spawn(self._tell(gone), name=f"cancel {self._endpoint.name}")
+            raise
+        finally:
+            self._asking -= 1
+            self._used_at = self._clock()
+        return result_of(self._endpoint, found.message)
+
+    def idle_since(self, moment: float) -> bool:
+        """Say whether nobody asks, nor has asked since `moment`."""
+        return not self._asking and self._used_at < moment
+
+    def lost(self, error: UpstreamError) -> bool:
+        """Say whether the server no longer knows this session, so that nothing was done."""
+        if SESSION_ID not in self._headers:
+            return False
+        if error.http_status == 404:
+            return error.rpc_code != METHOD_NOT_FOUND
+        # What several servers answer instead of the 404 that the protocol asks for.
+        return error.http_status == 400 and "session" in str(error).lower()
+
+    async def end(self) -> None:
+        """Tell the server that the session is over, as far as it listens."""
+        if SESSION_ID in self._headers:
+            await _politely(self._channel.delete(self._headers))
+
+    def _heard(self, request: Request, number: int) -> OnMessage:
+        async def heard(message: dict[str, Any]) -> None:
+            if message.get("id") is not None and isinstance(message.get("method"), str):
+                self._desk.take(message)
+            elif progress_token(message) == number:
+                await report(request, message)
+
+        return heard
+
+    async def _tell(self, message: Mapping[str, Any]) -> None:
+        await _politely(self._channel.tell(message, self._headers))
+
+
+class HttpUpstream:
+    """One server and credential: the pool of connections, the era, the sessions of holders."""
+
+    def __init__(self, endpoint: Endpoint, clock: Callable[[], float]) -> None:
+        self.endpoint = endpoint
+        self.used_at = clock()
+        self._clock = clock
+        self._users = 0
+        self._client = guarded_client(
+            allow_private=endpoint.allow_private,
+            headers=endpoint.headers,
+            connect_s=endpoint.connect_s,
+            read_s=endpoint.read_s,
+            max_body=endpoint.max_body,
+        )
+        self._channel = Channel(endpoint, self._client)
+        self._crew = Crew()
+        self._era: Era | None = endpoint.era
+        self._numbers = itertools.count(1)
+        self._sessions: dict[str, Session] = {}
+        self._opening = asyncio.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Say whether somebody waits for an answer."""
+        return self._users > 0
+
+    @contextmanager
+    def used(self) -> Iterator["HttpUpstream"]:
+        """Keep it from being closed as idle meanwhile."""
+        self._users += 1
+        try:
+            yield self
+        finally:
+            self._users -= 1
+            self.used_at = self._clock()
+
+    def forget_era(self) -> None:
+        """Find the era out anew, next time."""
+        self._era = None
+
+    async def request(
+        self, request: Request, holder: str, host: Host, *, renewed: bool = False
+    ) -> dict[str, Any]:
+        """Return the raw result; raises `UpstreamError`. Waits for ever: deadlines are callers'.
+
+        A request goes out a second time only where the first was refused unread: by a server of
+        the other era, or by one that has lost the session; or where asking twice changes nothing.
+        """
+        if self._era != "modern":
+            await self.greet(holder, host)
+        if self._era == "modern":
+            try:
+                return await self._modern(request, host)
+            except UpstreamError as error:
+                if renewed or not is_foreign(error, "modern"):
+                    raise
+                self._era = None
+                if (await self.greet(holder, host)).era == "modern":
+                    raise
+        session = await self._session(holder, host)
+        try:
+            return await session.ask(request)
+        except UpstreamError as error:
+            if renewed or not session.lost(error):
+                raise
+            self._drop(holder, session)
+        return await self.request(request, holder, host, renewed=True)
+
+    async def greet(self, holder: str, host: Host) -> Greeting:
+        """Ask the server who it is, in its era, which is found where it isn't known."""
+        if self._era != "handshake":
+            try:
+                greeting = discovered(await self._modern(discover(), host))
+            except UpstreamError as error:
+                after_probe(self.endpoint, error)
+            else:
+                if greeting is not None:
+                    self._era = "modern"
+                    return greeting
+        try:
+            session = await self._session(holder, host)
+        except UpstreamError as error:
+            if self._era != "handshake" or not is_foreign(error, "handshake"):
+                raise
+            self._era = None
+            return await self.greet(holder, host)
+        self._era = "handshake"
+        return session.greeting
+
+    async def release(self, holder: str) -> None:
+        """End the holder's session, if it has one."""
+        if session := self._sessions.pop(holder, None):
+            await session.end()
+
+    async def end_idle(self, before: float) -> None:
+        """End the sessions that were not used since `before`."""
+        idle = [holder for holder, one in self._sessions.items() if one.idle_since(before)]
+        await self._end(*idle)
+
+    async def close(self) -> None:
+        """End all sessions and connections."""
+        await self._end(*self._sessions)
+        await self._crew.close()
+        await self._client.aclose()
+
+    async def _end(self, *holders: str) -> None:
+        async with asyncio.TaskGroup() as group:
+            for holder in holders:
+                group.create_task(self.release(holder))
+
+    async def _modern(self, request: Request, host: Host) -> dict[str, Any]:
+        number = next(self._numbers)
+        message = message_of(number, request, modern_meta(host.capabilities()))
+
+        async def heard(other: dict[str, Any]) -> None:
+            # Servers ask nothing in this era; what they tell beside progress has no taker here.
+            if progress_token(other) == number:
+                await report(request, other)
+
+        found = await self._channel.ask(request, message, routing_headers(request), heard)
+        return result_of(self.endpoint, found.message)
+
+    async def _session(self, holder: str, host: Host) -> Session:
+        async with self._opening:
+            if holder not in self._sessions:
+                session = Session(self.endpoint, self._channel, host, self._crew, self._clock)
+                await session.open()
+                self._sessions[holder] = session
+            return self._sessions[holder]
+
+    def _drop(self, holder: str, session: Session) -> None:
+        if self._sessions.get(holder) is session:
+            del self._sessions[holder]
+
+
+async def _politely(parting: Coroutine[Any, Any, None]) -> None:
+    """Say something that may stay unheard, for 2 s at most."""
+    with suppress(UpstreamError, TimeoutError):
+        async with asyncio.timeout(PARTING_S):
+            await parting

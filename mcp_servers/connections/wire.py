@@ -1,0 +1,187 @@
+"""The wire: JSON-RPC messages in and out, bounded before they are parsed.
+
+Depth and size are read off the text, so that a small body can't become a large object. What no
+database and no UTF-8 can carry (NUL, lone surrogates) becomes U+FFFD.
+"""
+
+import json
+import math
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from bonobot import __version__
+from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.errors import protocol_error, rpc_error
+
+MODERN = "2026-07-28"
+HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
+CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
+
+MAX_DEPTH = 64
+MAX_NODES = 200_000
+PROGRESS_KEPT = 1000
+CLIENT = {"name": "bonobot", "title": "Bonobot", "version": __version__}
+# Stamped by us for each hop; a caller's own values never travel on.
+RESERVED = (VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY)
+RESULT_TYPES = ("complete", "input_required")
+
+STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+BRACKETS = re.compile(rb"[\[{\]}]")
+UNSTORABLE_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
+UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
+
+
+class Unreadable(ValueError):
+    """Bytes that are not an acceptable JSON text; the text says why."""
+
+
+@dataclass
+class Request:
+    """One request as callers make it; `input_schema` names the arguments mirrored as headers.
+
+    `sent` turns true when it leaves us: until then the server can't have done anything.
+    """
+
+    method: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    on_progress: OnProgress | None = None
+    input_schema: Mapping[str, Any] | None = None
+    sent: bool = False
+
+    @property
+    def repeatable(self) -> bool:
+        """Say whether asking twice does no more than asking once."""
+        return self.method.endswith("/list") or self.method in ("server/discover", "ping")
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """Return a message as one line of JSON, without the line's end."""
+    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def decode(raw: bytes) -> Any:
+    """Return the value of a JSON text; raises `Unreadable`."""
+    _measure(raw)
+    try:
+        value = json.loads(raw.decode("utf-8"), parse_constant=_refuse, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"not JSON ({error})") from None
+    return _storable(value) if UNSTORABLE_ESCAPE.search(raw) else value
+
+
+def message_of(number: int, request: Request, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON-RPC request; `meta` is what this hop stamps on it."""
+    own = request.params.get("_meta")
+    kept = {key: value for key, value in (own or {}).items() if key not in RESERVED}
+    stamped = kept | dict(meta)
+    stamped.pop("progressToken", None)
+    if request.on_progress is not None:
+        stamped["progressToken"] = number
+    params = {key: value for key, value in request.params.items() if key != "_meta"}
+    if stamped:
+        params["_meta"] = stamped
+    message: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "method": request.method}
+    return message | {"params": params} if params else message
+
+
+def notification(method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a JSON-RPC notification."""
+    message: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    return message | {"params": dict(params)} if params else message
+
+
+def modern_meta(capabilities: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members of `_meta` that every request of the modern era carries."""
+    return {
+        VERSION_KEY: MODERN,
+        CLIENT_KEY: CLIENT,
+        CAPABILITIES_KEY: dict(capabilities),
+    }
+
+
+def is_answer(message: Any, number: int) -> bool:
+    """Say whether `message` answers request `number`, whose type counts too: "1" is not 1."""
+    return (
+        isinstance(message, dict)
+        and type(message.get("id")) is int
+        and message["id"] == number
+        and "method" not in message
+        and ("result" in message or "error" in message)
+    )
+
+
+def result_of(endpoint: Endpoint, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the raw result of an answer; raises `UpstreamError` for an error or a bad result."""
+    if "error" in message:
+        raise rpc_error(endpoint, message["error"])
+    result = message["result"]
+    if not isinstance(result, dict):
+        raise protocol_error(endpoint, "a result that is not an object")
+    if result.get("resultType", "complete") not in RESULT_TYPES:
+        raise protocol_error(endpoint, "a result of a type that nobody asked for")
+    return result
+
+
+def progress_token(message: Mapping[str, Any]) -> int | None:
+    """Return the number of the request whose progress `message` tells; None if it is none."""
+    params = message.get("params")
+    if message.get("method") != "notifications/progress" or not isinstance(params, dict):
+        return None
+    token = params.get("progressToken")
+    return token if type(token) is int else None
+
+
+async def report(request: Request, message: Mapping[str, Any]) -> None:
+    """Hand a progress notification to who waits for it, if it is well formed."""
+    params = message.get("params")
+    if request.on_progress is None or not isinstance(params, dict):
+        return
+    progress, total, text = (params.get(name) for name in ("progress", "total", "message"))
+    if not isinstance(progress, int | float):
+        return
+    await request.on_progress(
+        progress,
+        total if isinstance(total, int | float) else None,
+        text[:PROGRESS_KEPT] if isinstance(text, str) else None,
+    )
+
+
+def _measure(raw: bytes) -> None:
+    """Refuse a text with too many values or too deep nesting, by its marks outside of strings."""
+    if raw.count(b'"') > 4 * MAX_NODES:
+        raise Unreadable("too many values")
+    marks = STRINGS.sub(b"", raw)
+    if marks.count(b",") + marks.count(b"[") + marks.count(b"{") > MAX_NODES:
+        raise Unreadable("too many values")
+    depth = 0
+    for bracket in BRACKETS.finditer(marks):
+        depth += 1 if bracket[0] in b"[{" else -1
+        if depth > MAX_DEPTH:
+            raise Unreadable(f"nested deeper than {MAX_DEPTH}")
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number out of range")
+    return number
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    if isinstance(value, dict):
+        return {_storable(key): _storable(item) for key, item in value.items()}
+    return value
