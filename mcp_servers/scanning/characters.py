@@ -181,12 +181,16 @@ class _Surroundings:
             case "\u180e":
                 return script(before) == "MONGOLIAN"
             case "\u2800":  # the blank of Braille
-                return re.search("[\u2801-\u28ff]", self._text) is not None
+                return self._braille
         return False
 
     @cached_property
     def _right_to_left(self) -> bool:
         return RIGHT_TO_LEFT.search(self._text) is not None
+
+    @cached_property
+    def _braille(self) -> bool:
+        return re.search("[\u2801-\u28ff]", self._text) is not None
 
     @cached_property
     def _few_forms(self) -> bool:

@@ -1,17 +1,16 @@
 """Scan a definition: every string of it, keys too, wherever it stands (reference T16, T22)."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from bonobot.lib.untrusted import visible
+from mcp_servers.json_paths import step
 from mcp_servers.scanning.characters import hidden
 from mcp_servers.scanning.findings import Finding
 
 MOST_FINDINGS = 50
 _AROUND = 24
 _LONGEST_EXCERPT = 160
-_PLAIN_KEY = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 
 
 def scan(payload: Any) -> tuple[Finding, ...]:
@@ -39,17 +38,10 @@ def _strings(payload: Any) -> Iterator[tuple[str, str]]:
             yield path, value
         elif isinstance(value, dict):
             for key in value:
-                yield f"{path}{_step(str(key))} (key)", str(key)
-            waiting.extend((f"{path}{_step(str(key))}", value[key]) for key in reversed(value))
+                yield f"{path}{step(str(key))} (key)", str(key)
+            waiting.extend((f"{path}{step(str(key))}", value[key]) for key in reversed(value))
         elif isinstance(value, list | tuple):
             waiting.extend((f"{path}[{i}]", value[i]) for i in range(len(value) - 1, -1, -1))
-
-
-def _step(key: str) -> str:
-    if _PLAIN_KEY.fullmatch(key):
-        return f".{key}"
-    shown = visible(key, 64).replace("\\", "\\\\").replace("'", "\\'")
-    return f"['{shown}']"
 
 
 def _excerpt(text: str, start: int, end: int) -> str:

@@ -1,0 +1,218 @@
+"""Check arguments without ever holding the loop: inline where that is quick, else in a child.
+
+Two children at most for each process, started when first needed, kept, and replaced when one had to
+be killed: 250 ms of processor time for a check, and one second by the clock (DESIGN section 3).
+"""
+
+import asyncio
+import atexit
+import json
+import logging
+import os
+import selectors
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+from bonobot.lib.problems import Invalid, Unavailable
+from mcp_servers.schemas import InvalidArguments, Judgement, NeedsConfinement, check_arguments
+
+logger = logging.getLogger(__name__)
+
+CHILDREN = 2
+MOST_WAITING = 64
+CHECK_CPU_S, CHECK_S = 0.25, 1.0
+JUDGE_CPU_S, JUDGE_S = 2.0, 5.0
+START_S = 30.0
+
+Answer = dict[str, Any]
+
+
+class UncheckedArguments(Invalid):
+    """The arguments could not be checked within the time that a check may take."""
+
+    code = "validation_timeout"
+    title = "The arguments could not be checked in time"
+
+
+async def check(schema: Any, arguments: Any, judgement: Judgement) -> None:
+    """Check `arguments`; the loop is held for the inline bound (some 70 ms) at most.
+
+    Raises `InvalidArguments`, `Invalid` (`schema_refused`), `UncheckedArguments`
+    (`validation_timeout`) or `Unavailable` (`validation_busy`).
+    """
+    try:
+        check_arguments(schema, arguments, judgement)
+    except NeedsConfinement:
+        request = {"schema": schema, "arguments": arguments}
+        answer = await _confined("check", request, cpu_s=CHECK_CPU_S, limit_s=CHECK_S)
+    else:
+        return
+    if answer is None:
+        raise UncheckedArguments(
+            f"The arguments could not be checked against the tool's schema within "
+            f"{CHECK_CPU_S * 1000:.0f} ms of processor time.",
+            field="$",
+            remedy="Send fewer or simpler arguments; if that doesn't help, the schema is at fault.",
+        )
+    if found := answer["violation"]:
+        raise InvalidArguments(
+            found.pop("detail"),
+            field=found.pop("field", ""),
+            remedy=found.pop("remedy", ""),
+            extra={"errors": found["errors"]} if "errors" in found else None,
+        )
+
+
+async def judge_all(schemas: Sequence[Any]) -> list[Judgement]:
+    """Judge schemas one after the other in confinement; one that takes too long is refused.
+
+    Raises `Unavailable` (`validation_busy`).
+    """
+    judgements = []
+    for schema in schemas:
+        answer = await _confined("judge", {"schema": schema}, cpu_s=JUDGE_CPU_S, limit_s=JUDGE_S)
+        answer = answer or {"verdict": "refused", "reason": "The schema takes too long to read."}
+        judgements.append(Judgement(answer["verdict"], answer["reason"]))
+    return judgements
+
+
+def close() -> None:
+    """End the children of this process; the next check starts new ones."""
+    pool = _pools.pop(os.getpid(), None)
+    if pool is not None:
+        pool.close()
+
+
+async def _confined(
+    task: str, request: dict[str, Any], *, cpu_s: float, limit_s: float
+) -> Answer | None:
+    """Return a child's answer, or None where it gave up or had to be killed."""
+    answer = await asyncio.wrap_future(
+        _pool().submit({"task": task, "cpu_s": cpu_s, **request}, limit_s)
+    )
+    return None if answer is None or "gave_up" in answer else answer
+
+
+class _Child:
+    """One process that answers one request at a time; used by one thread."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, line: bytes, limit_s: float) -> Answer | None:
+        """Return the answer, or None when there was none in time; the process is gone then."""
+        process = self._started()
+        try:
+            if process is None or process.stdin is None:
+                return None
+            process.stdin.write(line)
+            process.stdin.flush()
+            answer = _read(process, limit_s)
+        except BrokenPipeError:
+            answer = None
+        if answer is None:
+            logger.warning("A schema needed more than its time; its process was ended.")
+            self.end()
+        return answer
+
+    def end(self) -> None:
+        """Kill the process, if there is one, and reap it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in filter(None, (process.stdin, process.stdout)):
+            with suppress(BrokenPipeError):  # what was not sent any more
+                pipe.close()
+
+    def _started(self) -> "subprocess.Popen[bytes] | None":
+        if self._process is not None and self._process.poll() is not None:
+            self.end()
+        if self._process is None:
+            # Nothing of ours but where to import from: the environment holds secrets.
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "mcp_servers.schema_child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,
+            )
+            if _read(self._process, START_S) is None:
+                self.end()
+        return self._process
+
+
+class _Pool:
+    """A few threads, each with a child of its own, and a bound on what waits for them."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(CHILDREN, thread_name_prefix="schemas")
+        self._places = threading.BoundedSemaphore(CHILDREN + MOST_WAITING)
+        self._own = threading.local()
+        self._children: list[_Child] = []
+
+    def submit(self, request: dict[str, Any], limit_s: float) -> "Future[Answer | None]":
+        """Queue a request; raise `Unavailable` (`validation_busy`) when too many wait."""
+        if not self._places.acquire(blocking=False):
+            raise Unavailable(
+                "Too many arguments wait to be checked.",
+                code="validation_busy",
+                remedy="Try again in a moment.",
+                retry_after=1,
+            )
+        future = self._threads.submit(self._ask, request, limit_s)
+        future.add_done_callback(lambda _: self._places.release())
+        return future
+
+    def close(self) -> None:
+        """Wait for what runs, then end the children."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for child in self._children:
+            child.end()
+
+    def _ask(self, request: dict[str, Any], limit_s: float) -> Answer | None:
+        child = getattr(self._own, "child", None)
+        if child is None:
+            child = self._own.child = _Child()
+            self._children.append(child)
+        return child.ask(json.dumps(request).encode("ascii") + b"\n", limit_s)
+
+
+_pools: dict[int, _Pool] = {}
+_making = threading.Lock()
+atexit.register(close)
+
+
+def _pool() -> _Pool:
+    """Return this process's pool; a fork gets its own."""
+    with _making:
+        pid = os.getpid()
+        if pid not in _pools:
+            _pools[pid] = _Pool()
+        return _pools[pid]
+
+
+def _read(process: "subprocess.Popen[bytes]", limit_s: float) -> Answer | None:
+    """Return one line of JSON, or None at the end of the output or of the time."""
+    assert process.stdout is not None  # noqa: S101  # opened as a pipe above
+    descriptor, deadline, held = process.stdout.fileno(), time.monotonic() + limit_s, b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        while not held.endswith(b"\n"):
+            left = deadline - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                return None
+            got = os.read(descriptor, 65536)
+            if not got:
+                return None
+            held += got
+    answer: Answer = json.loads(held)
+    return answer

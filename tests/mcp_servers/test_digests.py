@@ -1,0 +1,112 @@
+"""A digest changes with every field and with nothing else."""
+
+import copy
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.lib.problems import Invalid
+from mcp_servers.digests import digest
+
+TOOL: dict[str, Any] = {
+    "name": "send",
+    "title": "Send",
+    "description": "Sends a message.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {"to": {"type": "string", "maxLength": 64}},
+        "required": ["to"],
+    },
+    "outputSchema": {"type": "object"},
+    "annotations": {"readOnlyHint": False, "title": "Send"},
+    "icons": [{"src": "https://example.com/a.png", "sizes": ["48x48"]}],
+    "_meta": {"ui": {"resourceUri": "ui://x"}},
+    "somethingNew": None,
+}
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+json_values = st.recursive(
+    scalars.filter(lambda value: value not in (float("inf"), float("-inf"))),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=15,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return the path of every value inside."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    found = [path] if path else []
+    for key, item in inner if isinstance(value, dict | list) else ():
+        found += places(item, (*path, key)) if isinstance(item, dict | list) else [(*path, key)]
+    return found
+
+
+@pytest.mark.parametrize("path", places(TOOL), ids=str)
+def test_a_change_of_any_field_changes_the_digest(path: tuple[Any, ...]) -> None:
+    changed = copy.deepcopy(TOOL)
+    place: Any = changed
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = "another value"
+    assert digest(changed) != digest(TOOL)
+    del place[path[-1]]
+    assert digest(changed) != digest(TOOL)
+
+
+def test_an_added_field_of_any_name_changes_the_digest() -> None:
+    assert digest(TOOL | {"execution": {"taskSupport": "optional"}}) != digest(TOOL)
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=6), st.randoms())
+def test_the_order_of_keys_makes_no_difference(
+    payload: dict[str, Any], order: random.Random
+) -> None:
+    keys = list(payload)
+    order.shuffle(keys)
+    assert digest({key: payload[key] for key in keys}) == digest(payload)
+
+
+@given(json_values, json_values)
+def test_different_values_have_different_digests(one: Any, other: Any) -> None:
+    same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    assert (digest(one) == digest(other)) == same
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (["a", "b"], ["b", "a"]),
+        (1, 1.0),
+        (1, True),
+        (0, False),
+        (None, {}),
+        ("", None),
+        ("\u00e9", "e\u0301"),
+        ("a", "a "),
+        ("a", "\u0430"),
+        ("a", "a\u200b"),
+    ],
+)
+def test_what_looks_alike_is_not_the_same(one: Any, other: Any) -> None:
+    assert digest({"x": one}) != digest({"x": other})
+
+
+def test_a_digest_is_the_same_in_every_process() -> None:
+    assert digest({"b": [1, "é"], "a": None}) == (
+        "a44633ba036df25280e4fd9ef09da6f54dfe6d3611c755e31f993ab16f108f34"
+    )
+
+
+@pytest.mark.parametrize("payload", [{"x": float("nan")}, {"x": float("inf")}, {"x": object()}])
+def test_what_is_no_json_is_refused(payload: Any) -> None:
+    with pytest.raises(Invalid) as refusal:
+        digest(payload)
+    assert refusal.value.code == "definition_unreadable"
+
+
+def test_lone_surrogates_have_a_digest() -> None:
+    assert len(digest({"x": "\ud83d"})) == 64

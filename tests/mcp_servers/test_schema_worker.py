@@ -1,0 +1,136 @@
+"""Costly checks run in a process that is killed in time, and the loop goes on meanwhile."""
+
+import asyncio
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bonobot.lib.problems import Problem
+from mcp_servers import schema_worker
+from mcp_servers.schemas import InvalidArguments, judge
+from tests.mcp_servers.schemas.test_judging import doubling
+
+pytestmark = pytest.mark.anyio
+
+TREE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"child": {"$ref": "#"}, "value": {"type": "integer"}},
+    "additionalProperties": False,
+}
+BACKTRACKING = {"type": "object", "properties": {"a": {"pattern": "^(?=a)(a+)+$"}}}
+NEVER = {"a": "a" * 60 + "!"}
+
+
+@pytest.fixture(autouse=True)
+def _no_child_stays() -> Iterator[None]:
+    yield
+    schema_worker.close()
+
+
+async def check(schema: Any, arguments: Any) -> None:
+    await schema_worker.check(schema, arguments, judge(schema))
+
+
+async def test_what_fits_inline_starts_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_worker, "_pool", None)
+    await check({"type": "object"}, {"a": 1})
+    with pytest.raises(InvalidArguments):
+        await check({"type": "object", "required": ["a"]}, {})
+
+
+async def test_a_recursive_schema_is_checked_in_confinement() -> None:
+    await check(TREE, {"child": {"child": {"value": 1}}})
+    with pytest.raises(InvalidArguments) as refused:
+        await check(TREE, {"child": {"child": {"value": "x"}}})
+    assert refused.value.field == "$.child.child.value"
+    assert refused.value.remedy
+
+
+async def test_large_arguments_are_checked_in_confinement() -> None:
+    rows = [{"n": n} for n in range(5_000)]
+    schema = {"type": "object", "properties": {"rows": {"items": {"required": ["n"]}}}}
+    await check(schema, {"rows": rows})
+    with pytest.raises(InvalidArguments) as refused:
+        await check(schema, {"rows": [*rows, {}]})
+    assert refused.value.field == "$.rows[5000].n"
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [(BACKTRACKING, NEVER), (doubling(24), {"a": 1})],
+    ids=["regular expression", "branches"],
+)
+async def test_a_check_that_never_ends_is_ended(schema: Any, arguments: Any) -> None:
+    await check(TREE, {})  # so that starting the process isn't measured
+    began = time.monotonic()
+    with pytest.raises(Problem) as refused:
+        await check(schema, arguments)
+    assert refused.value.code == "validation_timeout"
+    assert time.monotonic() - began < 2
+    await check(TREE, {"child": {}})
+
+
+async def test_the_loop_goes_on_while_checks_hang() -> None:
+    ticks = 0
+    done = asyncio.Event()
+
+    async def tick() -> None:
+        nonlocal ticks
+        while not done.is_set():
+            await asyncio.sleep(0)
+            ticks += 1
+
+    async def attack() -> list[BaseException | None]:
+        found = await asyncio.gather(
+            *(check(BACKTRACKING, NEVER) for _ in range(4)), return_exceptions=True
+        )
+        done.set()
+        return found
+
+    _, refusals = await asyncio.gather(tick(), attack())
+    assert [getattr(refusal, "code", None) for refusal in refusals] == ["validation_timeout"] * 4
+    assert ticks > 1_000
+
+
+async def test_too_many_waiting_checks_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema_worker.close()
+    monkeypatch.setattr(schema_worker, "CHILDREN", 1)
+    monkeypatch.setattr(schema_worker, "MOST_WAITING", 1)
+    found = await asyncio.gather(*(check(TREE, {}) for _ in range(5)), return_exceptions=True)
+    assert (
+        sorted(getattr(problem, "code", "") for problem in found)
+        == [""] * 2 + ["validation_busy"] * 3
+    )
+
+
+async def test_schemas_are_judged_in_confinement_too() -> None:
+    judgements = await schema_worker.judge_all([{"type": "object"}, TREE, {"type": "any"}])
+    assert [judgement.verdict for judgement in judgements] == ["inline", "confined", "refused"]
+    assert judgements[1] == judge(TREE)
+
+
+async def test_the_child_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_TOKEN", "canary-value")
+    await check(TREE, {})
+    children = [
+        child._process
+        for child in schema_worker._pools[os.getpid()]._children
+        if child._process is not None
+    ]
+    assert children
+    for child in children:
+        environment = Path(f"/proc/{child.pid}/environ")
+        if environment.exists():
+            assert b"canary" not in environment.read_bytes()
+
+
+async def test_closing_ends_the_children() -> None:
+    await check(TREE, {})
+    processes = [child._process for child in schema_worker._pools[os.getpid()]._children]
+    schema_worker.close()
+    assert all(process is not None and process.poll() is not None for process in processes)
+    await check(TREE, {})
