@@ -197,7 +197,11 @@ CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TASK_ACKS_LATE = False
 CELERY_TASK_IGNORE_RESULT = True
 CELERY_TASK_DEFAULT_QUEUE = "default"
-CELERY_TASK_QUEUES = [Queue(name) for name in ("default", "discovery", "sessions")]
+# Each with a key of its own: queues that share one would all get a copy of each message.
+CELERY_TASK_QUEUES = [
+    Queue(name, routing_key=name) for name in ("default", "discovery", "sessions")
+]
+CELERY_TASK_DEFAULT_ROUTING_KEY = "default"
 CELERY_TASK_ROUTES = {
     "mcp_servers.tasks.*": {"queue": "discovery"},
     "agents.tasks.sweep": {"queue": "default"},

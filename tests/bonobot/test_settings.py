@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
+from bonobot.celery import app
 from bonobot.lib.keys import make_field_key
 
 FILE = Path(__file__).parents[2] / "bonobot" / "settings.py"
@@ -175,3 +176,19 @@ def test_messages_are_nudges_that_carry_no_result() -> None:
     assert {queue.name for queue in found["CELERY_TASK_QUEUES"]} == {
         route["queue"] for route in found["CELERY_TASK_ROUTES"].values()
     }
+
+
+@pytest.mark.parametrize(
+    ("task", "queue"),
+    [
+        ("mcp_servers.tasks.check_due", "discovery"),
+        ("agents.tasks.sweep", "default"),
+        ("agents.tasks.run_session", "sessions"),
+        ("elsewhere.tasks.any", "default"),
+    ],
+)
+def test_a_message_goes_to_one_queue_only(task: str, queue: str) -> None:
+    options = app.amqp.router.route({}, task)
+    bound = {(q.exchange.name, q.routing_key) for q in app.amqp.queues.values()}
+    assert options["queue"].name == queue
+    assert len(bound) == 3
