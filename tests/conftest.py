@@ -12,11 +12,14 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from playwright.sync_api import Page
 
 from tests import processes
+from tests.browser import keep, open_page
 from tests.parts import NODE_SERVERS
 from tests.processes import Process, Web
 
+FAILED = pytest.StashKey[bool]()
 PROCESSES = pytest.StashKey[list[Process]]()
 KEPT_LOG = 20_000  # characters of a process's log that a failure shows
 
@@ -71,14 +74,6 @@ def node_server() -> Callable[[str], str]:
         return str(path)
 
     return find
-
-
-@pytest.fixture(scope="session")
-def chromium_path() -> str:
-    """Return the system's Chromium; mark such tests `browser`."""
-    from tests.parts import chromium
-
-    return chromium()
 
 
 @pytest.fixture
@@ -137,10 +132,26 @@ def live_web(start_web: Callable[..., Web]) -> Web:
     return start_web()
 
 
+@pytest.fixture
+def page(
+    live_web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Page]:
+    """Open a page of `live_web` in Chromium; mark such tests `browser`.
+
+    Asking another host or a failing script fails the test; what it saw last is in its `tmp_path`.
+    """
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    with open_page(live_web.url) as opened:
+        yield opened
+        if request.node.stash.get(FAILED, False):
+            keep(opened, tmp_path)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = yield
     if report.failed:
+        item.stash[FAILED] = True
         for process in item.stash.get(PROCESSES, []):
             if process.log_file.exists():
                 report.sections.append((f"log of {process.name}", process.log()[-KEPT_LOG:]))
