@@ -84,6 +84,21 @@ def withdraw(principal: Principal, definition: Definition) -> None:
         )
 
 
+def switch_definition(principal: Principal, definition: Definition, *, enabled: bool) -> None:
+    """Switch one definition on or off for everybody (FEATURES B7)."""
+    principal.require(Action.MANAGE_SERVERS)
+    with change(
+        organization_id=definition.organization_id,
+        actor=principal.actor,
+        action="definition_enabled" if enabled else "definition_disabled",
+        resource_type="definition",
+        resource_id=str(definition.pk),
+        resource_name=definition.name,
+        details={"server_id": str(definition.server_id)},
+    ):
+        Definition.objects.filter(pk=definition.pk).update(enabled=enabled)
+
+
 def _pin(server: Server, pk: UUID, digest: str, by: str) -> bool:
     """Pin one definition if it is still what was shown; tell whether it was."""
     row = server.definitions.sound().filter(pk=pk, digest=digest, present=True)
