@@ -216,6 +216,11 @@ CELERY_BEAT_SCHEDULE = {
         "options": {"expires": 9},
     },
     "sweep": {"task": "agents.tasks.sweep", "schedule": 10.0, "options": {"expires": 9}},
+    "prune health history": {
+        "task": "mcp_servers.tasks.prune_checks",
+        "schedule": 3_600.0,
+        "options": {"expires": 3_000},
+    },
     "prune checks": {
         "task": "mcp_servers.tasks.prune_checks",
         "schedule": 86_400.0,

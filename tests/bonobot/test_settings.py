@@ -160,8 +160,10 @@ def test_a_wrong_value_stops_the_start_and_names_its_variable(
 
 
 @pytest.mark.usefixtures("var")
-def test_beat_never_runs_a_task_in_a_heap() -> None:
+def test_beat_sends_tasks_that_exist_and_never_a_heap_of_them() -> None:
+    app.loader.import_default_modules()
     for entry in loaded()["CELERY_BEAT_SCHEDULE"].values():
+        assert entry["task"] in app.tasks
         assert entry["options"]["expires"] < entry["schedule"]
 
 
