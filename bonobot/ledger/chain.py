@@ -20,7 +20,8 @@ MOST_FAULTS = 100
 
 def link(previous: str, text: str) -> str:
     """Return the hex SHA-256 of an entry: over the previous digest, then the stored ASCII text."""
-    return hashlib.sha256((previous + text).encode("ascii")).hexdigest()
+    # What we wrote is ASCII; what somebody put in its place may be anything, and gets a digest too.
+    return hashlib.sha256((previous + text).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Inspector:
         if seq > last_seq + 1:
             gap = f"entries {last_seq + 1} to {seq - 1} are missing"
             self._fault("missing", last_seq + 1, row_id, gap)
-        elif not text.isascii() or link(last_digest, text) != digest:
+        elif link(last_digest, text) != digest:
             self._fault("altered", seq, row_id, "the digest doesn't fit the text and its place")
         self._last = (seq, digest)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
+from django.db import DEFAULT_DB_ALIAS, Error, connections
 
 from bonobot.ledger import groups, store
 from bonobot.ledger.entries import Admitted
@@ -49,11 +49,15 @@ class Committer:
     def disconnect(self) -> None:
         """Close the connection, with what it hadn't committed; the next commit opens another."""
         connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                connection.close()
-            except DatabaseError:
-                connection.connection = None  # it was broken already
+        if connection is None or connection.connection is None:
+            return
+        try:
+            # Closing alone would leave SQLite's lock with a cursor that an exception still holds.
+            with connection.wrap_database_errors:
+                connection.connection.rollback()
+            connection.close()
+        except Error:
+            connection.connection = None  # it was broken already
 
     def _connected(self) -> store.Connection:
         if self._connection is None:

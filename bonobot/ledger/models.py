@@ -140,6 +140,7 @@ class AuditRow(models.Model):
     objects: ClassVar[AuditQuerySet] = AuditQuerySet.as_manager()  # type: ignore[assignment]
 
     class Meta:
+        base_manager_name = "objects"  # nobody gets a manager that writes
         constraints = [
             models.UniqueConstraint(
                 fields=["organization_id", "seq"], name="ledger_auditrow_one_chain"

@@ -61,8 +61,8 @@ OPENED = (
 # What closing a row sets; until then, and in a row sealed once, the opened text has the outcome.
 OUTCOME = _text("outcome", 16)
 CLOSED = (
-    Column("closed_at", "time"),
     OUTCOME,
+    Column("closed_at", "time"),
     Column("duration_ms", "integer"),
     Column("input_tokens", "integer", default=0),
     Column("output_tokens", "integer", default=0),

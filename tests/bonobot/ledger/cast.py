@@ -1,0 +1,26 @@
+"""Entries that the ledger's tests make up."""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.entries import Opening
+
+ALICE = Actor("user", "1", "Alice")
+
+
+def opening_of(organization_id: UUID, **facts: Any) -> Opening:
+    """Return the opening of a call with made-up facts, some replaced."""
+    usual: dict[str, Any] = {
+        "call_id": uuid4(),
+        "organization_id": organization_id,
+        "action": "agent_tool_call",
+        "event_type": "call",
+        "resource_type": "mcp_tool",
+        "resource_id": "mcp_time_now",
+        "actor": ALICE,
+        "decision": "allow",
+        "tool_name": "now",
+        "details": {"arguments": {"zone": "Asia/Tokyo"}},
+    }
+    return Opening(**(usual | facts))

@@ -1,0 +1,200 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.chain import GENESIS, Inspector, Stored, Tip, link
+from bonobot.ledger.entries import Opening, Settlement
+from bonobot.ledger.groups import close_item, open_item
+from bonobot.ledger.sealing import columns_of
+
+AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+ORGANIZATION = UUID(int=1)
+
+
+def stored(count: int, closings: Sequence[int]) -> tuple[list[Stored], Tip]:
+    """Return a sound chain: `count` rows, those in `closings` closed in that order at the end."""
+    tip, rows = Tip(), []
+    for number in range(count):
+        item = open_item(
+            Opening(
+                call_id=UUID(int=number + 10),
+                organization_id=ORGANIZATION,
+                action="agent_tool_call",
+                event_type="call",
+                resource_type="mcp_tool",
+                resource_id=f"tool-{number}",
+                actor=Actor("user", "1", "Alice"),
+                decision="allow",
+            ),
+            AT,
+        )
+        tip = tip.extend(item.text)
+        columns = columns_of(item.text, "")
+        rows.append(
+            Stored(str(item.call_id), tip.seq, tip.digest, item.text, None, "", "", columns)
+        )
+    for number in closings:
+        row = rows[number]
+        settlement = Settlement(
+            call_id=UUID(row.id), organization_id=ORGANIZATION, outcome="ok", duration_ms=number
+        )
+        text = close_item(settlement, AT).text
+        tip = tip.extend(text)
+        rows[number] = replace(
+            row,
+            closed_seq=tip.seq,
+            closed_digest=tip.digest,
+            closed=text,
+            columns=columns_of(row.opened, text),
+        )
+    return rows, tip
+
+
+def kinds(rows: Sequence[Stored], tip: Tip) -> set[str]:
+    inspector = Inspector(tip)
+    for row in rows:
+        inspector.feed(row)
+    inspector.finish()
+    return {fault.kind for fault in inspector.faults}
+
+
+chains = st.integers(2, 12).flatmap(
+    lambda count: st.tuples(
+        st.just(count),
+        st.lists(st.integers(0, count - 1), unique=True, max_size=count),
+    )
+)
+
+
+def test_a_link_depends_on_the_text_and_on_what_was_before() -> None:
+    first = link(GENESIS, "{}")
+    assert len(first) == 64
+    assert link(first, "{}") != first
+    assert link(GENESIS, "[]") != first
+
+
+def test_an_empty_chain_is_sound() -> None:
+    assert kinds([], Tip()) == set()
+
+
+@given(chains)
+def test_a_chain_is_sound_in_whatever_order_its_rows_are_closed(
+    chain: tuple[int, list[int]],
+) -> None:
+    assert kinds(*stored(*chain)) == set()
+
+
+@given(chains, st.data())
+def test_any_changed_character_of_a_text_or_digest_is_found(
+    chain: tuple[int, list[int]], data: st.DataObject
+) -> None:
+    rows, tip = stored(*chain)
+    place = data.draw(st.integers(0, len(rows) - 1))
+    name = data.draw(st.sampled_from(["opened", "digest", "closed", "closed_digest"]))
+    text = getattr(rows[place], name)
+    if not text:
+        return
+    at = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.characters().filter(lambda one: one != text[at]))
+    rows[place] = replace(rows[place], **{name: text[:at] + other + text[at + 1 :]})
+    assert kinds(rows, tip)
+
+
+@given(chains, st.data())
+def test_a_changed_column_is_found(chain: tuple[int, list[int]], data: st.DataObject) -> None:
+    rows, tip = stored(*chain)
+    place = data.draw(st.integers(0, len(rows) - 1))
+    columns = list(rows[place].columns)
+    at = data.draw(st.integers(0, len(columns) - 1))
+    columns[at] = "other"
+    rows[place] = replace(rows[place], columns=tuple(columns))
+    assert kinds(rows, tip) == {"columns"}
+
+
+@given(chains, st.data())
+def test_a_missing_row_is_found(chain: tuple[int, list[int]], data: st.DataObject) -> None:
+    rows, tip = stored(*chain)
+    del rows[data.draw(st.integers(0, len(rows) - 1))]
+    assert kinds(rows, tip) & {"missing", "truncated"}
+
+
+@given(chains, st.data())
+def test_a_row_put_in_twice_is_found(chain: tuple[int, list[int]], data: st.DataObject) -> None:
+    rows, tip = stored(*chain)
+    place = data.draw(st.integers(0, len(rows) - 1))
+    rows.insert(place, rows[place])
+    assert "misplaced" in kinds(rows, tip)
+
+
+@given(chains, st.data())
+def test_rows_that_changed_places_are_found(
+    chain: tuple[int, list[int]], data: st.DataObject
+) -> None:
+    rows, tip = stored(*chain)
+    one, other = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=2, max_size=2))
+    if one == other:
+        return
+    rows[one], rows[other] = (
+        replace(rows[other], seq=rows[one].seq, digest=rows[one].digest),
+        replace(rows[one], seq=rows[other].seq, digest=rows[other].digest),
+    )
+    assert "altered" in kinds(rows, tip)
+
+
+@given(chains, st.data())
+def test_a_tail_that_was_cut_off_is_found(
+    chain: tuple[int, list[int]], data: st.DataObject
+) -> None:
+    rows, tip = stored(*chain)
+    kept = data.draw(st.integers(0, len(rows) - 1))
+    assert "truncated" in kinds(rows[:kept], tip) or chain[1]
+
+
+def test_a_closing_that_was_taken_away_is_found() -> None:
+    rows, tip = stored(3, [1])
+    row = rows[1]
+    rows[1] = replace(
+        row,
+        closed_seq=None,
+        closed_digest="",
+        closed="",
+        columns=columns_of(row.opened, ""),
+    )
+    assert kinds(rows, tip) == {"truncated"}
+
+
+def test_a_closing_of_another_row_is_found() -> None:
+    rows, tip = stored(3, [0, 1])
+    rows[0] = replace(rows[0], closed=rows[1].closed)
+    assert {"altered", "unreadable"} <= kinds(rows, tip)
+
+
+def test_a_head_that_names_another_digest_is_found() -> None:
+    rows, tip = stored(3, [])
+    assert kinds(rows, replace(tip, digest=GENESIS)) == {"head"}
+
+
+def test_one_fault_is_reported_once_not_for_all_that_follow() -> None:
+    rows, tip = stored(50, [])
+    rows[10] = replace(rows[10], opened=rows[10].opened.replace("Alice", "Mallo"))
+    inspector = Inspector(tip)
+    for row in rows:
+        inspector.feed(row)
+    inspector.finish()
+    assert [(fault.kind, fault.seq) for fault in inspector.faults] == [
+        ("columns", 11),
+        ("altered", 11),
+    ]
+
+
+def test_no_more_faults_are_kept_than_a_person_reads() -> None:
+    rows, tip = stored(300, [])
+    inspector = Inspector(tip)
+    for row in rows:
+        inspector.feed(replace(row, opened="?"))
+    assert len(inspector.faults) == 100

@@ -1,0 +1,43 @@
+from uuid import UUID
+
+import pytest
+
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.entries import LARGEST, Charge, Reserve, Settlement
+
+
+def test_an_actor_says_who_it_is() -> None:
+    assert str(Actor("cli", "root", "")) == "cli:root"
+    assert str(Actor("user", "1", "Alice")) == "user:Alice"
+
+
+def test_an_unknown_kind_of_actor_is_refused() -> None:
+    with pytest.raises(ValueError, match="robot"):
+        Actor("robot", "1", "Alice")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("amount", [-1, LARGEST + 1])
+def test_amounts_that_no_cell_can_sum_are_refused(amount: int) -> None:
+    with pytest.raises(ValueError, match="amount"):
+        Reserve("budget:x", None, amount)
+
+
+def test_a_negative_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match="limit"):
+        Reserve("budget:x", -1, 0)
+
+
+@pytest.mark.parametrize(("per_minute", "burst", "cost"), [(0, 1, 1), (1, 0, 0), (60, 2, 3)])
+def test_a_charge_that_can_never_pass_is_refused(per_minute: int, burst: int, cost: int) -> None:
+    with pytest.raises(ValueError, match="burst"):
+        Charge("rate:x", per_minute, burst, cost)
+
+
+def test_an_unknown_outcome_is_refused() -> None:
+    with pytest.raises(ValueError, match="fine"):
+        Settlement(
+            call_id=UUID(int=1),
+            organization_id=UUID(int=1),
+            outcome="fine",  # type: ignore[arg-type]
+            duration_ms=1,
+        )

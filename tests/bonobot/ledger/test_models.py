@@ -1,0 +1,64 @@
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from bonobot.ledger.changes import record
+from bonobot.ledger.models import AppendOnly, AuditRow, BudgetCell
+from tests.bonobot.ledger.cast import ALICE
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def row(organization_id: UUID) -> AuditRow:
+    record(
+        organization_id=organization_id,
+        actor=ALICE,
+        action="server_added",
+        resource_type="mcp_server",
+        resource_id="1",
+    )
+    return AuditRow.objects.get()
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda row: row.save(),
+        lambda row: row.delete(),
+        lambda row: AuditRow.objects.create(pk=row.pk),
+        lambda row: AuditRow.objects.update(outcome="ok"),
+        lambda row: AuditRow.objects.filter(pk=row.pk).update(outcome="ok"),
+        lambda row: AuditRow.objects.all().delete(),
+        lambda row: AuditRow.objects.bulk_create([row]),
+        lambda row: AuditRow.objects.bulk_update([row], ["outcome"]),
+        lambda row: AuditRow._default_manager.all().delete(),
+        lambda row: AuditRow._base_manager.filter(pk=row.pk).update(outcome="ok"),
+    ],
+)
+def test_audit_rows_can_only_be_read(row: AuditRow, write: Callable[[AuditRow], Any]) -> None:
+    with pytest.raises(AppendOnly) as refusal:
+        write(row)
+    assert refusal.value.code == "append_only"
+    assert AuditRow.objects.filter(outcome="ok").count() == 1
+
+
+def test_rows_of_an_organization_come_latest_first(organization_id: UUID, row: AuditRow) -> None:
+    record(
+        organization_id=organization_id,
+        actor=ALICE,
+        action="server_removed",
+        resource_type="mcp_server",
+        resource_id="1",
+    )
+    found = [one.action for one in AuditRow.objects.of(organization_id)]
+    assert found == ["server_removed", "server_added"]
+    assert str(row) == "server_added mcp_server 1: ok"
+
+
+def test_a_cell_never_goes_below_zero() -> None:
+    with pytest.raises(IntegrityError), transaction.atomic():
+        BudgetCell.objects.create(key="budget:x", organization_id=UUID(int=1), reserved=-1)

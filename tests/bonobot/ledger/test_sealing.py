@@ -1,0 +1,78 @@
+import json
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.ledger import sealing
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.entries import Admission, Reserve, Settlement
+from bonobot.ledger.groups import close_item, open_item
+from bonobot.ledger.models import AuditRow
+from tests.bonobot.ledger.cast import opening_of
+
+AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+ORGANIZATION = UUID(int=1)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(), json_values, max_size=3), st.text(), st.text())
+def test_columns_are_the_same_from_the_entry_and_from_its_sealed_text(
+    details: dict[str, Any], name: str, label: str
+) -> None:
+    item = open_item(
+        opening_of(ORGANIZATION, details=details, tool_name=name, actor=Actor("user", "1", label)),
+        AT,
+    )
+    assert item.text.isascii()
+    assert sealing.columns_of(item.text, "")[: len(item.columns)] == item.columns
+    assert json.loads(item.text).get("details", {}) == details
+
+
+@given(st.text(st.characters(categories=None), max_size=400))
+def test_any_text_fits_its_column_on_every_database(name: str) -> None:
+    item = open_item(opening_of(ORGANIZATION, tool_name=name), AT)
+    stored = dict(zip(sealing.NAMES, item.columns, strict=False))["tool_name"]
+    assert len(stored) <= 255
+    assert "\x00" not in stored
+    stored.encode()
+
+
+def test_the_columns_are_those_of_the_model() -> None:
+    fields = {field.name: field for field in AuditRow._meta.get_fields()}
+    lengths = {column.name: column.length for column in sealing.COLUMNS if column.kind == "text"}
+    assert lengths == {name: fields[name].max_length for name in lengths}  # type: ignore[union-attr]
+    sealed = {"seq", "digest", "opened", "closed_seq", "closed_digest", "closed"}
+    assert set(sealing.NAMES) | sealed == set(fields)
+
+
+def test_the_decision_that_was_made_is_in_the_sealed_text() -> None:
+    reserve = Reserve("budget:x", 10, 7)
+    admission = Admission(opening_of(ORGANIZATION), (reserve,))
+    item = open_item(admission.opening, AT, admission=admission, generation=4)
+    facts = json.loads(item.text)
+    assert facts["generation"] == 4
+    assert facts["opened_at"] == "2026-11-21T12:00:00.000000Z"
+    assert facts["outcome"] == "open"
+    assert sealing.reserved(item.text) == (("budget:x", 7),)
+
+
+def test_details_that_are_no_json_are_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        open_item(opening_of(ORGANIZATION, details={"at": AT}), AT)
+
+
+def test_a_closing_belongs_to_its_row() -> None:
+    opened = open_item(opening_of(ORGANIZATION), AT)
+    settlement = Settlement(
+        call_id=UUID(int=5), organization_id=ORGANIZATION, outcome="ok", duration_ms=1
+    )
+    with pytest.raises(ValueError, match="another row"):
+        sealing.columns_of(opened.text, close_item(settlement, AT).text)
