@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
-from openai import AsyncOpenAI, Omit
+from openai import AsyncOpenAI
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.profiles.openai import OpenAIModelProfile
 from pydantic_ai.providers import Provider
@@ -100,7 +100,7 @@ async def _thin_out(pool: OrderedDict[Key, Connection]) -> None:
 def _open(endpoint: Endpoint) -> Connection:
     client = AsyncOpenAI(
         base_url=endpoint.url,
-        api_key=endpoint.api_key or "none",  # the client insists on one
+        api_key=endpoint.api_key or "none",  # it insists on one; `wire` leaves it out again
         max_retries=0,
         http_client=guarded_client(
             allow_private=endpoint.allow_private,
@@ -111,5 +111,5 @@ def _open(endpoint: Endpoint) -> Connection:
     # It reads OPENAI_ORG_ID, OPENAI_PROJECT_ID, OPENAI_ADMIN_KEY and OPENAI_CUSTOM_HEADERS by
     # itself and would send them to whatever address a tenant names.
     client.organization = client.project = client.admin_api_key = None
-    client._custom_headers = {} if endpoint.api_key else {"Authorization": Omit()}
+    client._custom_headers = {}
     return Connection(client, urlsplit(endpoint.url).hostname or endpoint.url)

@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, aclosing
 from typing import Any, cast
 
 import httpx2
+from openai import Omit
 from pydantic import ValidationError
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.messages import (
@@ -65,10 +66,7 @@ async def ask(
     """Ask the model at an endpoint once. Raises ModelError."""
     history = _history(conversation.in_order(messages))
     parameters = _parameters(instructions, tools)
-    settings = ModelSettings(
-        timeout=httpx2.Timeout(endpoint.timeout_s, connect=min(CONNECT_S, endpoint.timeout_s)),
-        extra_headers={"User-Agent": "bonobot"},
-    )
+    settings = _settings(endpoint)
     async with AsyncExitStack() as stack:
         with faults_as_ours(endpoint):
             model = await stack.enter_async_context(clients.model_at(endpoint))
@@ -122,6 +120,14 @@ async def _texts(endpoint: Endpoint, stream: StreamedResponse) -> AsyncGenerator
                 continue
             if text:
                 yield text
+
+
+def _settings(endpoint: Endpoint) -> ModelSettings:
+    headers: dict[str, Any] = {"User-Agent": "bonobot"}
+    if not endpoint.api_key:
+        headers["Authorization"] = Omit()
+    timeout = httpx2.Timeout(endpoint.timeout_s, connect=min(CONNECT_S, endpoint.timeout_s))
+    return ModelSettings(timeout=timeout, extra_headers=headers)
 
 
 def _parameters(instructions: str, tools: Sequence[ToolSpec]) -> ModelRequestParameters:

@@ -1,0 +1,83 @@
+"""The port: plain JSON messages, no library types, no secrets shown, cheap to import."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from agents.llm.direct import DirectModel
+from agents.llm.offline import OfflineModel
+from agents.llm.port import (
+    Endpoint,
+    ModelError,
+    ToolCall,
+    assistant_message,
+    call_id,
+    model_for,
+    tool_result,
+    user_message,
+)
+
+
+def test_an_endpoint_does_not_show_its_key() -> None:
+    assert "sk-secret" not in repr(Endpoint("openai", "http://x/v1", "sk-secret", "m"))
+
+
+def test_an_endpoint_without_a_url_is_openai_itself() -> None:
+    assert Endpoint("openai").url == "https://api.openai.com/v1"
+
+
+def test_the_kind_of_an_endpoint_decides_the_model() -> None:
+    assert isinstance(model_for(Endpoint("offline")), OfflineModel)
+    assert isinstance(model_for(Endpoint("openai", "http://x/v1", "", "m")), DirectModel)
+
+
+def test_call_ids_are_nine_letters_and_digits_and_differ_by_turn_and_index() -> None:
+    ids = [call_id(turn, index) for turn in range(1, 60) for index in range(200)]
+    assert len(set(ids)) == len(ids)
+    assert {len(id_) for id_ in ids} == {9}
+    assert all(id_.isalnum() for id_ in ids)
+
+
+def test_messages_survive_json() -> None:
+    call = ToolCall(0, "t", None, "{bad", "t0001c000")
+    messages = [
+        user_message("hi"),
+        assistant_message(1, "text", [call], native={"kind": "response"}),
+        tool_result(call.id, "t", "no", is_error=True),
+    ]
+    assert json.loads(json.dumps(messages)) == messages
+    assert messages[1]["calls"] == [
+        {"id": "t0001c000", "name": "t", "arguments": None, "raw": "{bad"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "retryable"),
+    [
+        ("model_unreachable", True),
+        ("model_rate_limited", True),
+        ("model_timeout", True),
+        ("model_auth", False),
+        ("model_error", False),
+        ("model_bad_answer", False),
+    ],
+)
+def test_a_code_says_whether_asking_again_may_help(code: str, retryable: bool) -> None:
+    assert ModelError("no", code=code).retryable is retryable
+    assert ModelError("no", code=code, retryable=not retryable).retryable is not retryable
+
+
+def test_a_process_that_only_knows_the_port_does_not_load_the_model_library() -> None:
+    program = (
+        "import sys; from agents.llm import port, direct, offline;"
+        "port.model_for(port.Endpoint('openai', 'http://x/v1', '', 'm'));"
+        "port.model_for(port.Endpoint('offline'));"
+        "heavy = {'pydantic_ai', 'openai', 'httpx2', 'genai_prices'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,72 @@
+"""What a reply costs, and how large a request is."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.llm.port import Endpoint, ToolCall, ToolSpec, Usage, assistant_message, user_message
+from agents.llm.prices import count_tokens, estimate_tokens, price
+
+USED = Usage(1_000, 10)
+
+
+def test_the_offline_model_costs_nothing() -> None:
+    assert price(Endpoint("offline"), USED) == 0
+    assert price(Endpoint("offline"), None) == 0
+
+
+def test_the_price_of_the_endpoint_comes_first_and_is_rounded_up() -> None:
+    endpoint = Endpoint("openai", model="gpt-4o", input_price=1_500_000, output_price=6_000_001)
+    assert price(endpoint, Usage(1, 0)) == 2
+    assert price(endpoint, USED) == 1_500 + 61
+
+
+def test_a_published_price_is_found_by_the_address_of_the_provider() -> None:
+    assert price(Endpoint("openai", model="gpt-4o"), USED) == 2_600
+    assert price(Endpoint("openai", "https://api.openai.com/v1", model="gpt-4o"), USED) == 2_600
+
+
+def test_tokens_from_a_cache_are_cheaper_where_the_provider_says_so() -> None:
+    cached = price(Endpoint("openai", model="gpt-4o"), Usage(1_000, 10, cached_tokens=800))
+    assert cached is not None
+    assert 0 < cached < 2_600
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        Endpoint("openai", "http://127.0.0.1:11434/v1", model="gpt-4o"),
+        Endpoint("openai", "https://api.openai.com/v1", model="no-such-model"),
+        Endpoint("openai", "http://127.0.0.1:11434/v1", model="llama3", input_price=5),
+    ],
+)
+def test_an_unknown_price_is_none_not_zero(endpoint: Endpoint) -> None:
+    assert price(endpoint, USED) is None
+
+
+def test_missing_usage_has_no_price() -> None:
+    assert price(Endpoint("openai", input_price=1, output_price=1), None) is None
+
+
+@given(st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**9))
+def test_a_price_is_never_below_the_exact_one(ins: int, outs: int, a: int, b: int) -> None:
+    got = price(Endpoint("openai", input_price=a, output_price=b), Usage(ins, outs))
+    assert got is not None
+    assert 0 <= got * 1_000_000 - (ins * a + outs * b) < 1_000_000
+
+
+def test_an_estimate_counts_instructions_messages_calls_and_tools() -> None:
+    said = [user_message("x" * 400)]
+    base = estimate_tokens(said)
+    assert 100 <= base <= 110
+    assert estimate_tokens(said, "y" * 400) >= base + 100
+    tool = ToolSpec("t", "d" * 400, {"type": "object", "description": "e" * 400})
+    assert estimate_tokens(said, "", [tool]) >= base + 200
+    called = assistant_message(1, "", [ToolCall(0, "t", {"a": "z" * 400}, "", "t0001c000")])
+    assert estimate_tokens([*said, called]) >= base + 100
+
+
+def test_other_scripts_count_more_and_broken_text_is_counted_too() -> None:
+    assert count_tokens("") == 0
+    assert count_tokens("日本語日本語") > count_tokens("nihong")
+    assert count_tokens("\ud800") == 1
