@@ -23,7 +23,7 @@ def start(principal: Principal, agent: Agent, text: str, *, working_dir: str = "
     Raises `Forbidden`, `NotFound` (an agent that isn't the principal's), `Invalid` (empty text),
     `Conflict` (code `agent_disabled`).
     """
-    _may_run(principal, agent)
+    _may_start(principal, agent)
     _checked(text)
     session = Session(
         organization_id=agent.organization_id,
@@ -53,7 +53,7 @@ def start(principal: Principal, agent: Agent, text: str, *, working_dir: str = "
 
 def send(principal: Principal, session: Session, text: str) -> None:
     """Add a message to a session; a resting one is queued again."""
-    _may_run(principal, session.agent)
+    _may_start(principal, session.agent)
     _checked(text)
     with transaction.atomic():
         _leave(principal, session, Inbox.Kind.MESSAGE, {"text": text})
@@ -70,7 +70,7 @@ def send(principal: Principal, session: Session, text: str) -> None:
 
 def cancel(principal: Principal, session: Session) -> bool:
     """Ask for a session to be cancelled; tell whether there was anything to cancel."""
-    _may_run(principal, session.agent)
+    require_run(principal, session.agent)
     now = timezone.now()
     with transaction.atomic():
         queued = Session.objects.filter(pk=session.pk, status=Session.Status.QUEUED)
@@ -96,7 +96,8 @@ def may_run(principal: Principal, agent: Agent) -> bool:
     return agent.members.filter(pk=principal.id).exists()
 
 
-def _may_run(principal: Principal, agent: Agent) -> None:
+def require_run(principal: Principal, agent: Agent) -> None:
+    """Raise `NotFound` or `Forbidden` unless the principal may run this agent."""
     if agent.organization_id != principal.organization_id:
         raise NotFound(f"There is no agent {str(agent.pk)!r} here.", field="agent")
     if not may_run(principal, agent):
@@ -105,6 +106,10 @@ def _may_run(principal: Principal, agent: Agent) -> None:
             rule="role:run_agents",
             remedy="An operator or owner can give it to you.",
         )
+
+
+def _may_start(principal: Principal, agent: Agent) -> None:
+    require_run(principal, agent)
     if not agent.enabled:
         raise Conflict(
             f"The agent `{agent.slug}` is switched off.",
@@ -116,12 +121,12 @@ def _may_run(principal: Principal, agent: Agent) -> None:
 def _checked(text: str) -> None:
     if not text.strip():
         raise Invalid(
-            "The message is empty.", field="text", remedy="Write what the agent is to do."
+            "The message is empty.", field="message", remedy="Write what the agent is to do."
         )
     if len(text) > MESSAGE_LENGTH:
         raise Invalid(
             f"The message has {len(text)} characters.",
-            field="text",
+            field="message",
             remedy=f"At most {MESSAGE_LENGTH} are taken.",
         )
 
