@@ -102,6 +102,19 @@ def save_endpoint(
     return endpoint
 
 
+def remove_endpoint(principal: Principal, endpoint: ModelEndpoint) -> None:
+    """Delete a model endpoint; raises `Conflict` (code `in_use`) while an agent thinks with it."""
+    principal.require(Action.MANAGE_AGENTS)
+    if users := list(endpoint.agents.values_list("name", flat=True)[:5]):
+        raise Conflict(
+            f"The model endpoint is used by: {', '.join(users)}.",
+            code="in_use",
+            remedy="Give these agents another model endpoint first.",
+        )
+    with change(**_what(principal, endpoint, "model_endpoint_removed")):
+        endpoint.delete()
+
+
 def _checked_url(spec: EndpointSpec) -> None:
     try:
         check_url(spec.base_url, allow_private=spec.allow_private)
