@@ -1,0 +1,197 @@
+"""Which programs may start a stdio server (DESIGN section 6, reference T14): pure.
+
+Whoever chooses a program runs code on this host. So a command is the bare name of a launcher on the
+allow-list, or an absolute path that stands there letter by letter; a shell never, listed or not,
+because its arguments would be a program that nobody approved.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import PurePosixPath
+
+from bonobot.lib.problems import Problem
+from bonobot.lib.untrusted import visible
+from mcp_servers.notices import Notice
+
+SHELLS = frozenset(
+    (
+        *("ash", "bash", "busybox", "cmd", "command", "csh", "dash", "elvish", "fish", "ksh"),
+        *("mksh", "nu", "osascript", "powershell", "pwsh", "rbash", "sh", "tcsh", "wscript"),
+        *("xonsh", "zsh"),
+    )
+)
+_WINDOWS_ENDING = re.compile(r"(?i)\.(bat|cmd|com|exe|ps1)$")
+_BARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+# The subcommands that make each of these run a package, and the options on the way to its name.
+_RUNNERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "npx": ((),),
+    "bunx": ((),),
+    "uvx": ((),),
+    "uv": (("tool", "run"),),
+    "pipx": (("run",),),
+    "pnpm": (("dlx",),),
+    "yarn": (("dlx",),),
+    "npm": (("exec",), ("x",)),
+}
+_NAMING = frozenset(("-p", "--package", "--from", "--spec"))
+_WITH_VALUE = _NAMING | {"-c", "--call", "-w", "--with", "--python", "--registry", "--index-url"}
+_INLINE_CODE = {
+    "node": frozenset(("-e", "--eval", "-p", "--print")),
+    "deno": frozenset(("eval",)),
+    "bun": frozenset(("-e", "--eval")),
+    "npx": frozenset(("-c", "--call")),
+    "perl": frozenset(("-e", "-E")),
+    "ruby": frozenset(("-e",)),
+}
+_PYTHON = re.compile(r"python[0-9.]*")
+_NPM_VERSION = re.compile(r"v?\d+\.\d+\.\d+([-+][0-9A-Za-z.+-]+)?")
+_PYPI_PINNED = re.compile(r"[A-Za-z0-9._-]+(\[[A-Za-z0-9,._-]*\])?(==|@)v?\d[0-9A-Za-z.!+_-]*")
+_COMMIT = re.compile(r"[@#][0-9a-f]{40}\b")
+
+
+class LauncherNotAllowed(Problem):
+    """A command that may not start a stdio server."""
+
+    code = "launcher_not_allowed"
+    status = 403
+    title = "This command may not be started"
+
+
+def check_launcher(
+    command: str, args: Sequence[str] = (), *, allowed: Collection[str]
+) -> tuple[Notice, ...]:
+    """Return notices about a command that may be started.
+
+    `allowed` holds bare names and absolute paths. Raises `LauncherNotAllowed`
+    (`launcher_not_allowed`) for every other command.
+    """
+    if reason := _refusal(command, allowed):
+        bare = sorted(name for name in allowed if name not in SHELLS)
+        listed = ", ".join(f"`{name}`" for name in bare[:20]) or "none"
+        raise LauncherNotAllowed(
+            f"`{visible(command, 100)}` may not start a server: {reason}.",
+            field="endpoint_config.command",
+            rule="launchers",
+            remedy=f"Use a launcher of the list ({listed}) with its arguments apart, or ask a "
+            "platform administrator to add one.",
+        )
+    return tuple(_notices(command, [str(arg) for arg in args]))
+
+
+def unpinned_package(command: str, args: Sequence[str]) -> str:
+    """Return the package or image that a runner takes in whatever version is newest, or ""."""
+    name = PurePosixPath(command).name
+    if name in ("docker", "podman", "nerdctl"):
+        image = _image(args)
+        return image if image and not _pinned_image(image) else ""
+    package = _package(name, args)
+    if not package or package.startswith((".", "/", "~")):
+        return ""
+    return "" if _pinned(package, npm=name not in ("uvx", "uv", "pipx")) else package
+
+
+def _refusal(command: str, allowed: Collection[str]) -> str:
+    """Return why the command is refused, or ""."""
+    name = _WINDOWS_ENDING.sub("", re.split(r"[/\\]", command)[-1]).lower()
+    if not command:
+        return "it is empty"
+    if name in SHELLS:
+        return "shells are never started"
+    if "\\" in command or _WINDOWS_ENDING.search(command):
+        return "it is written for Windows"
+    if "/" in command:
+        if not command.startswith("/"):
+            return "a path must be absolute"
+        if str(PurePosixPath(command)) != command or ".." in command.split("/"):
+            return "a path must be written without detours"
+        return "" if command in allowed else "the path is not on the list"
+    if any(character.isspace() for character in command):
+        return "the command and its arguments must be apart"
+    if not _BARE_NAME.fullmatch(command):
+        return "it is not the name of a program"
+    return "" if command in allowed else "it is not on the list"
+
+
+def _notices(command: str, args: list[str]) -> Iterator[Notice]:
+    if package := unpinned_package(command, args):
+        yield Notice(
+            "unpinned_version",
+            f"`{visible(package, 100)}` runs in whatever version is newest at each start; "
+            "name a version.",
+            "endpoint_config.args",
+        )
+    name = PurePosixPath(command).name
+    flags = frozenset(("-c",)) if _PYTHON.fullmatch(name) else _INLINE_CODE.get(name, frozenset())
+    # After the first plain word the arguments belong to the program that was started.
+    own = next((i for i, arg in enumerate(args) if not arg.startswith("-")), len(args))
+    if flags.intersection(args[: own + 1]):
+        yield Notice(
+            "inline_code",
+            "The arguments hold program text; read it before you trust it.",
+            "endpoint_config.args",
+        )
+
+
+def _package(runner: str, args: Sequence[str]) -> str:
+    """Return the package that a runner's arguments name, or ""."""
+    for subcommands in _RUNNERS.get(runner, ()):
+        if tuple(args[: len(subcommands)]) == subcommands:
+            return _named_package(list(args[len(subcommands) :]))
+    return ""
+
+
+def _named_package(args: list[str]) -> str:
+    waiting = iter(args)
+    for arg in waiting:
+        option, equals, value = arg.partition("=")
+        if option in _NAMING:
+            return value if equals else next(waiting, "")
+        if arg == "--":
+            return next(waiting, "")
+        if arg in _WITH_VALUE:
+            next(waiting, "")
+        elif not arg.startswith("-"):
+            return arg
+    return ""
+
+
+def _pinned(package: str, *, npm: bool) -> bool:
+    if _COMMIT.search(package):
+        return True
+    if npm:
+        _, at, version = package.rpartition("@")
+        return bool(at) and _NPM_VERSION.fullmatch(version) is not None
+    return _PYPI_PINNED.fullmatch(package) is not None
+
+
+# Options of `docker run` that take a value in the next argument.
+_DOCKER_WITH_VALUE = frozenset(
+    (
+        *("-e", "--env", "-v", "--volume", "-p", "--publish", "-u", "--user", "-w", "--workdir"),
+        *("-m", "--memory", "--name", "--network", "--net", "--mount", "--env-file", "-l"),
+        *("--label", "--entrypoint", "--cpus", "--add-host", "--cap-drop", "--cap-add", "-h"),
+        *("--hostname", "--security-opt", "--platform", "--tmpfs", "--ulimit", "--pids-limit"),
+        *("--gpus", "--device", "--pull"),
+    )
+)
+
+
+def _image(args: Sequence[str]) -> str:
+    """Return the image of `docker run …`, or ""."""
+    if not args or args[0] != "run":
+        return ""
+    waiting = iter(args[1:])
+    for arg in waiting:
+        if arg in _DOCKER_WITH_VALUE:
+            next(waiting, "")
+        elif not arg.startswith("-"):
+            return arg
+    return ""
+
+
+def _pinned_image(image: str) -> bool:
+    if "@sha256:" in image:
+        return True
+    tag = image.rpartition("/")[2].partition(":")[2]
+    return tag not in ("", "latest")

@@ -1,0 +1,135 @@
+"""A stdio server is started by a launcher of the list, never by a shell."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.launchers import SHELLS, LauncherNotAllowed, check_launcher
+
+ALLOWED = {"npx", "uvx", "node", "python", "python3", "docker", "/opt/mcp/bin/server", "bash"}
+
+
+@pytest.mark.parametrize("command", ["npx", "python3", "docker", "/opt/mcp/bin/server"])
+def test_a_launcher_of_the_list_may_start(command: str) -> None:
+    assert check_launcher(command, [], allowed=ALLOWED) == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("", "empty"),
+        ("bash", "shells"),
+        ("/bin/sh", "shells"),
+        ("/usr/bin/../bin/zsh", "shells"),
+        ("BASH", "shells"),
+        ("cmd.exe", "shells"),
+        (r"C:\Windows\System32\cmd.exe", "shells"),
+        ("powershell", "shells"),
+        ("env", "not on the list"),
+        ("curl", "not on the list"),
+        ("NPX", "not on the list"),
+        ("npx.cmd", "Windows"),
+        (r"C:\node\npx", "Windows"),
+        ("./npx", "absolute"),
+        ("bin/npx", "absolute"),
+        ("../npx", "absolute"),
+        ("/opt/mcp/bin/../bin/server", "detours"),
+        ("/opt/mcp//bin/server", "detours"),
+        ("/opt/mcp/bin/server/", "detours"),
+        ("/opt/mcp/bin/./server", "detours"),
+        ("/opt/mcp/bin/other", "not on the list"),
+        ("/usr/bin/npx", "not on the list"),
+        ("npx -y some-server", "apart"),
+        ("npx\n", "apart"),
+        ("npx;id", "name of a program"),
+        ("$(npx)", "name of a program"),
+        ("np\u0445", "name of a program"),
+        ("npx\u200b", "name of a program"),
+        ("-y", "name of a program"),
+        ("${LAUNCHER}", "name of a program"),
+    ],
+)
+def test_every_other_command_is_refused_with_a_remedy(command: str, reason: str) -> None:
+    with pytest.raises(LauncherNotAllowed) as refused:
+        check_launcher(command, [], allowed=ALLOWED)
+    assert refused.value.code == "launcher_not_allowed"
+    assert refused.value.field == "endpoint_config.command"
+    assert reason in refused.value.detail
+    assert "`npx`" in refused.value.remedy
+    assert "`bash`" not in refused.value.remedy
+
+
+@pytest.mark.parametrize("shell", sorted(SHELLS))
+def test_a_shell_is_refused_even_when_listed(shell: str) -> None:
+    with pytest.raises(LauncherNotAllowed):
+        check_launcher(shell, ["-c", "id"], allowed={shell, f"/bin/{shell}"})
+    with pytest.raises(LauncherNotAllowed):
+        check_launcher(f"/bin/{shell}", [], allowed={shell, f"/bin/{shell}"})
+
+
+@given(st.text(max_size=40), st.sets(st.sampled_from(["npx", "uvx", "/opt/x"])))
+def test_only_what_stands_on_the_list_passes(command: str, allowed: set[str]) -> None:
+    try:
+        check_launcher(command, [], allowed=allowed)
+    except LauncherNotAllowed:
+        assert command not in allowed
+    else:
+        assert command in allowed
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("npx", ["-y", "@modelcontextprotocol/server-memory"]),
+        ("npx", ["-y", "@modelcontextprotocol/server-memory@latest"]),
+        ("npx", ["some-server@^1.2.0"]),
+        ("npx", ["--package=some-server", "some-server"]),
+        ("npx", ["-p", "some-server@next", "run-it"]),
+        ("npx", ["-y", "--", "some-server"]),
+        ("npx", ["github:someone/server"]),
+        ("uvx", ["mcp-server-time"]),
+        ("uvx", ["mcp-server-time@latest"]),
+        ("uvx", ["--from", "mcp-server-time>=1", "mcp-server-time"]),
+        ("uvx", ["--python", "3.12", "mcp-server-time"]),
+        ("uvx", ["--from", "git+https://github.com/a/b@main", "b"]),
+        ("docker", ["run", "-i", "--rm", "mcp/time"]),
+        ("docker", ["run", "-e", "A=b:c", "mcp/time:latest"]),
+        ("docker", ["run", "registry.example:5000/mcp/time"]),
+    ],
+)
+def test_a_package_without_a_version_is_noticed(command: str, args: list[str]) -> None:
+    (notice,) = check_launcher(command, args, allowed=ALLOWED)
+    assert notice.code == "unpinned_version"
+    assert notice.field == "endpoint_config.args"
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("npx", ["-y", "@modelcontextprotocol/server-memory@2026.8.31"]),
+        ("npx", ["--package", "some-server@1.2.3-beta.4", "run-it"]),
+        ("npx", ["./local-server"]),
+        ("npx", []),
+        ("uvx", ["mcp-server-time@2026.10.19", "--local-timezone", "UTC"]),
+        ("uvx", ["mcp-server-sqlite==2025.4.25"]),
+        ("uvx", ["--from", "server[extra]==1.0", "server"]),
+        ("uvx", ["--from", "git+https://github.com/a/b@" + "0a" * 20, "b"]),
+        ("docker", ["run", "-i", "mcp/time:1.2"]),
+        ("docker", ["run", "-i", "mcp/time@sha256:" + "0" * 64]),
+        ("docker", ["version"]),
+        ("python", ["-m", "mcp_server_time", "-c"]),
+        ("node", ["server.js", "-e"]),
+    ],
+)
+def test_a_pinned_or_local_one_is_not(command: str, args: list[str]) -> None:
+    assert check_launcher(command, args, allowed=ALLOWED) == ()
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [("python", ["-c", "print(1)"]), ("python3", ["-u", "-c", "x"]), ("node", ["-e", "x"])],
+)
+def test_program_text_in_the_arguments_is_noticed(command: str, args: list[str]) -> None:
+    (notice,) = check_launcher(command, args, allowed=ALLOWED)
+    assert notice.code == "inline_code"
+    assert notice.as_dict().keys() == {"code", "detail", "field"}
