@@ -10,7 +10,7 @@ from bonobot.lib.problems import Conflict
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.configuration import Checked, ServerSpec, check
-from mcp_servers.models import Definition, Preset, Secret, Server
+from mcp_servers.models import Preset, Secret, Server
 from mcp_servers.naming import check_name, slugify
 
 
@@ -71,21 +71,6 @@ def switch(principal: Principal, server: Server, *, enabled: bool) -> None:
             next_check_at=None,
         )
     server.refresh_from_db()
-
-
-def switch_definition(principal: Principal, definition: Definition, *, enabled: bool) -> None:
-    """Switch one tool, resource or prompt on or off for everybody (FEATURES B7)."""
-    principal.require(Action.MANAGE_SERVERS)
-    with change(
-        organization_id=definition.organization_id,
-        actor=principal.actor,
-        action="definition_enabled" if enabled else "definition_disabled",
-        resource_type="definition",
-        resource_id=str(definition.pk),
-        resource_name=definition.name,
-        details={"server_id": str(definition.server_id), "kind": definition.kind},
-    ):
-        Definition.objects.filter(pk=definition.pk).update(enabled=enabled)
 
 
 def remove(principal: Principal, server: Server) -> None:
