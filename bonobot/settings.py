@@ -145,6 +145,7 @@ STATIC_URL = "/static/"
 STATIC_ROOT = BONOBOT_VAR / "static"
 SERVESTATIC_USE_FINDERS = True  # straight from the packages: nothing to collect, nothing stale
 SERVESTATIC_MAX_AGE = 600
+SERVESTATIC_ALLOW_ALL_ORIGINS = False
 
 # --- Data ---------------------------------------------------------------------------------------
 

@@ -27,10 +27,10 @@ session_id: ContextVar[str] = ContextVar("session_id", default="")
 call_id: ContextVar[str] = ContextVar("call_id", default="")
 _CONTEXT = {"request": request_id, "session": session_id, "call": call_id}
 
-# Attributes that every record has; what is beyond them came in by `extra=`.
-_USUAL = frozenset(vars(logging.makeLogRecord({}))).union(
-    ("asctime", "color_message", "message", "taskName")
-)
+# Attributes that every record has, and those that only repeat the message (Django's request,
+# Celery's data of the task); what is beyond them came in by `extra=`.
+_USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"asctime", "message", "taskName"}
+_TOLD = frozenset({"color_message", "data", "request"})
 
 
 def configuration(*, level: str, style: str) -> dict[str, Any]:
@@ -45,6 +45,7 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
             "text": {"()": "bonobot.lib.logs.TextFormatter"},
             "json": {"()": "bonobot.lib.logs.JSONFormatter"},
         },
+        "filters": {"brief": {"()": "bonobot.lib.logs.Brief"}},
         "handlers": {"console": {"class": "logging.StreamHandler", "formatter": style}},
         "root": {"handlers": ["console"], "level": level},
         # These tell of every request, message or frame at INFO.
@@ -60,7 +61,9 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
             name: {"handlers": [], "propagate": True}
             for name in ("django", "django.server", "uvicorn", "uvicorn.error")
         }
-        | {"uvicorn.access": {"handlers": [], "level": quiet}},
+        | {"uvicorn.access": {"handlers": [], "level": quiet}}
+        # Anyone can send a wrong Host header: the line is enough.
+        | {"django.security.DisallowedHost": {"filters": ["brief"]}},
     }
 
 
@@ -74,6 +77,15 @@ def bound(*, request: str = "", session: str = "", call: str = "") -> Iterator[N
     finally:
         for variable, token in reversed(tokens):
             variable.reset(token)
+
+
+class Brief(logging.Filter):
+    """Leaves tracebacks out."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let the record pass without its exception."""
+        record.exc_info = record.exc_text = None
+        return True
 
 
 class JSONFormatter(logging.Formatter):
@@ -118,7 +130,7 @@ def _context() -> dict[str, str]:
 
 
 def _extras(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in vars(record).items() if name not in _USUAL}
+    return {name: value for name, value in vars(record).items() if name not in _USUAL | _TOLD}
 
 
 def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> str:

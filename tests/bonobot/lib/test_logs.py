@@ -120,6 +120,18 @@ def test_a_record_is_left_as_it_is_for_other_handlers() -> None:
     assert found.getMessage() == "password=hunter2"
 
 
+@pytest.mark.usefixtures("_restored")
+def test_a_stranger_cannot_fill_the_log_with_tracebacks(capsys: pytest.CaptureFixture[str]) -> None:
+    logging.config.dictConfig(logs.configuration(level="INFO", style="text"))
+    try:
+        raise ValueError("evil.example")
+    except ValueError:
+        logging.getLogger("django.security.DisallowedHost").exception("evil.example")
+    shown = capsys.readouterr().err
+    assert "evil.example" in shown
+    assert "Traceback" not in shown
+
+
 @pytest.fixture
 def _restored() -> Iterator[None]:
     root = logging.getLogger()
