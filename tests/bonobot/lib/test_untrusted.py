@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.untrusted import is_hidden, visible
+from bonobot.lib.untrusted import is_hidden, storable, visible
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,8 @@ def test_nothing_that_is_shown_hides_outside_of_an_emoji(text: str) -> None:
     joiners = {"\u200d", "\ufe0f"}
     assert [c for c in shown if is_hidden(c) and c not in joiners] == []
     shown.encode("utf-8")
+
+
+def test_what_no_database_stores_is_replaced_everywhere_in_a_value() -> None:
+    value = {"a\x00": ["b\ud800", ("c", 1, None)], "fine\u200b": True}
+    assert storable(value) == {"a\ufffd": ["b\ufffd", ["c", 1, None]], "fine\u200b": True}
