@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.conf import settings
+
 from bonobot.lib.egress import EgressDenied, check_url
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Forbidden, Invalid
@@ -202,8 +204,8 @@ def _stdio(raw: Any) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
             remedy='Write each argument by itself: ["-y", "package@1.2.3"].',
         )
     _filled(args, "endpoint_config.args")
-    allowed = set(Launcher.objects.values_list("command", flat=True))
-    check_launcher(command, args, allowed=allowed)
+    added = Launcher.objects.values_list("command", flat=True)
+    check_launcher(command, args, allowed={*settings.BONOBOT_LAUNCHERS, *added})
     public: dict[str, Any] = {"command": command, "args": args}
     if cwd:
         _filled([cwd], "endpoint_config.cwd")

@@ -8,7 +8,7 @@ repeated.
 import asyncio
 import logging
 from dataclasses import dataclass
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from agents import calls
 from agents.governance.snapshots import Snapshot, snapshots
@@ -233,17 +233,35 @@ async def _call_all(
     hold: Hold, setting: Setting, turn: int, asked: tuple[port.ToolCall, ...]
 ) -> None:
     """Make the calls of one turn beside each other; one that fails doesn't disturb the rest."""
+    begun = [(one, await _begun(hold, turn, one)) for one in asked]
     try:
         async with asyncio.TaskGroup() as group:
-            for one in asked:
-                group.create_task(_call(hold, setting, turn, one))
+            for one, step in begun:
+                group.create_task(_call(hold, setting, one, step))
     except BaseExceptionGroup as failures:
         # What isn't a call's own failure ends the run, and all tasks fail for the same reason.
         raise failures.exceptions[0] from failures
 
 
-async def _call(hold: Hold, setting: Setting, turn: int, asked: port.ToolCall) -> None:
-    orm = runtime().orm
+async def _begun(hold: Hold, turn: int, asked: port.ToolCall) -> Step:
+    """Write the intent: the call's id is known, and in the rows, before anything is sent."""
+    return await runtime().orm(
+        rows.append,
+        hold,
+        Step.Kind.CALL,
+        _shown(asked),
+        state=Step.State.INTENT,
+        turn=turn,
+        index=asked.index,
+        call_id=uuid4(),
+    )
+
+
+def _shown(asked: port.ToolCall) -> dict[str, object]:
+    return {"name": asked.name, "arguments": asked.arguments}
+
+
+async def _call(hold: Hold, setting: Setting, asked: port.ToolCall, step: Step) -> None:
     request = calls.Request(
         principal=setting.principal,
         tool=asked.name,
@@ -252,20 +270,10 @@ async def _call(hold: Hold, setting: Setting, turn: int, asked: port.ToolCall) -
         holder=_holder(hold),
         agent_id=setting.agent.pk,
         session_id=hold.session_id,
-    )
-    shown = {"name": asked.name, "arguments": asked.arguments}
-    step = await orm(
-        rows.append,
-        hold,
-        Step.Kind.CALL,
-        shown,
-        state=Step.State.INTENT,
-        turn=turn,
-        index=asked.index,
-        call_id=request.call_id,
+        call_id=step.call_id or uuid4(),
     )
     state, found = await _made(request, asked)
-    await orm(rows.finish, hold, step, state, shown | found, calls=1)
+    await runtime().orm(rows.finish, hold, step, state, _shown(asked) | found, calls=1)
 
 
 async def _made(request: calls.Request, asked: port.ToolCall) -> tuple[str, dict[str, object]]:

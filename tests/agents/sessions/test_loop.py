@@ -1,0 +1,201 @@
+"""The loop: runs from rows alone, with the offline model and a real server."""
+
+import asyncio
+
+import pytest
+
+from agents.models import Agent, Budget, Session, Step
+from agents.sessions import requests, rows, runners
+from agents.sessions.following import report
+from agents.sessions.runner import SessionRunner
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.verify import verify
+from bonobot.lib.runtime import runtime
+from mcp_servers.models import Server
+from tests.agents import casting
+from tests.eventually import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def runner(transactional_db):
+    """A runner of its own on this process's loop."""
+    one = SessionRunner()
+    yield one
+    runtime().call(one.drain)
+
+
+@pytest.fixture
+def run(acme, helper, runner):
+    """A function that gives the agent a message and runs the session until it rests."""
+
+    def go(text, session=None):
+        boss = casting.administrator(acme)
+        if session is None:
+            session = requests.start(boss, helper, text)
+        else:
+            requests.send(boss, session, text)
+        runtime().call(_until_done, runner, session.pk)
+        session.refresh_from_db()
+        return session
+
+    return go
+
+
+async def _until_done(runner, session_id):
+    task = await runner.take(session_id)
+    if task is not None:
+        await asyncio.wait_for(task, 30)
+
+
+def steps(session, kind):
+    return list(session.steps.filter(kind=kind).order_by("seq"))
+
+
+def test_a_question_is_answered_by_a_real_server(acme, helper, run):
+    casting.ready(acme, casting.stdio_server(acme), helper)
+    session = run("What time is it in Asia/Tokyo?")
+    assert session.status == Session.Status.DONE
+    told = report(session.pk)
+    assert [one["name"] for one in told["calls"]] == ["mcp_time_get_current_time"]
+    assert "Asia/Tokyo" in told["answer"]
+
+
+def test_calls_of_one_turn_run_beside_each_other(workshop, run):
+    session = run('/mcp_workshop_wait {"seconds": 0.4}\n/mcp_workshop_wait {"seconds": 0.4}')
+    first, second = steps(session, Step.Kind.CALL)
+    assert {first.state, second.state} == {Step.State.DONE}
+    assert second.started_at < first.finished_at
+    assert first.started_at < second.finished_at
+    assert (first.turn, first.index, second.index) == (1, 0, 1)
+
+
+def test_every_step_of_a_run_is_a_row(workshop, run):
+    session = run('/mcp_workshop_echo {"text": "hi"}')
+    kinds = list(session.steps.order_by("seq").values_list("kind", flat=True))
+    assert kinds == ["message", "model", "call", "model", "end"]
+    assert not session.steps.filter(state=Step.State.INTENT).exists()
+    assert (session.turns, session.calls) == (2, 1)
+    assert session.input_tokens > 0
+
+
+def test_what_a_session_did_is_in_an_unbroken_audit(acme, workshop, run):
+    session = run('/mcp_workshop_echo {"text": "hi"}')
+    actions = list(
+        AuditRow.objects.filter(session_id=session.pk)
+        .order_by("seq")
+        .values_list("action", flat=True)
+    )
+    assert actions == ["agent_model_turn", "agent_tool_call", "agent_model_turn"]
+    assert verify(acme.pk).ok
+
+
+def test_a_refused_call_is_told_to_the_model_and_the_run_goes_on(workshop, run):
+    session = run('/mcp_workshop_nothing {}\n/mcp_workshop_echo {"text": "hi"}')
+    assert session.status == Session.Status.DONE
+    assert "hi" in report(session.pk)["answer"]
+
+
+def test_a_conversation_goes_on_with_the_next_message(workshop, run):
+    session = run('/mcp_workshop_echo {"text": "one"}')
+    run('/mcp_workshop_echo {"text": "two"}', session)
+    assert [c.payload["text"] for c in steps(session, Step.Kind.CALL)] == ["one", "two"]
+    assert len(steps(session, Step.Kind.END)) == 2
+
+
+def test_an_unreachable_server_is_named_and_the_rest_goes_on(acme, helper, workshop, run):
+    gone = casting.http_server(acme, "http://127.0.0.1:9/mcp", "gone")
+    casting.bind(casting.administrator(acme), helper, gone)
+    session = run('/mcp_workshop_echo {"text": "hi"}')
+    assert session.status == Session.Status.DONE
+    (notice,) = steps(session, Step.Kind.NOTICE)
+    assert "gone" in notice.payload["text"]
+
+
+def test_a_server_that_died_answers_unreachable_and_the_agent_goes_on(acme, workshop, run):
+    Server.objects.filter(pk=workshop.pk).update(
+        endpoint_config={"command": "/nowhere/at-all", "args": []}, status="error"
+    )
+    session = run('/mcp_workshop_echo {"text": "hi"}')
+    assert session.status == Session.Status.DONE
+    (call,) = steps(session, Step.Kind.CALL)
+    assert call.state == Step.State.FAILED
+
+
+def test_turns_per_message_are_bounded(helper, workshop, run):
+    Agent.objects.filter(pk=helper.pk).update(max_turns=1)
+    session = run('/mcp_workshop_echo {"text": "hi"}')
+    assert (session.status, session.error_code) == (Session.Status.FAILED, "turns_exhausted")
+
+
+def test_calls_per_message_are_bounded(helper, workshop, run, effects):
+    Agent.objects.filter(pk=helper.pk).update(max_calls=1)
+    session = run('/mcp_workshop_count {"what": "a"}\n/mcp_workshop_count {"what": "b"}')
+    assert (session.status, session.error_code) == (Session.Status.FAILED, "calls_exhausted")
+    assert effects.read_text() == ""
+
+
+def test_time_per_message_is_bounded(helper, workshop, run):
+    Agent.objects.filter(pk=helper.pk).update(max_run_s=1)
+    session = run('/mcp_workshop_wait {"seconds": 60}')
+    assert (session.status, session.error_code) == (Session.Status.FAILED, "time_exhausted")
+    (call,) = steps(session, Step.Kind.CALL)
+    assert call.state == Step.State.UNKNOWN
+
+
+def test_a_token_budget_stops_the_run_before_the_model_is_asked(acme, helper, workshop, run):
+    Budget.objects.create(organization=acme, agent=helper, unit="tokens", period="day", limit=10)
+    session = run("hello")
+    assert (session.status, session.error_code) == (Session.Status.FAILED, "budget_exhausted")
+    assert steps(session, Step.Kind.MODEL) == []
+
+
+def test_cancelling_ends_a_running_session(acme, helper, workshop, runner):
+    boss = casting.administrator(acme)
+    session = requests.start(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
+    task = runtime().call(runner.take, session.pk)
+    eventually(lambda: steps(session, Step.Kind.CALL), within=10)
+    assert requests.cancel(boss, session)
+    runtime().call(asyncio.wait, [task], timeout=10)
+    session.refresh_from_db()
+    assert session.status == Session.Status.CANCELLED
+    (call,) = steps(session, Step.Kind.CALL)
+    assert call.state == Step.State.UNKNOWN
+    assert AuditRow.objects.get(pk=call.call_id).outcome in ("unknown", "cancelled")
+
+
+def test_what_a_dead_holder_began_is_unknown_and_not_repeated(acme, helper, workshop, run, effects):
+    boss = casting.administrator(acme)
+    session = requests.start(boss, helper, '/mcp_workshop_count {"what": "once"}')
+    hold = runners.claim(session.pk, dead := runners.register())
+    rows.take_messages(hold)
+    ask = {
+        "role": "assistant",
+        "turn": 1,
+        "text": "",
+        "calls": [{"id": "t0001c000", "name": "mcp_workshop_count", "arguments": {"what": "once"}}],
+    }
+    rows.append(hold, Step.Kind.MODEL, {"text": "", "message": ask}, turn=1)
+    shown = {"name": "mcp_workshop_count", "arguments": {"what": "once"}}
+    rows.append(hold, Step.Kind.CALL, shown, state=Step.State.INTENT, turn=1)
+    runners.retire(dead)
+    run("and now?", session)
+    (call,) = steps(session, Step.Kind.CALL)
+    assert call.state == Step.State.UNKNOWN
+    assert effects.read_text() == ""
+    assert session.status == Session.Status.DONE
+
+
+def test_draining_hands_a_running_session_to_the_next_runner(acme, helper, workshop, runner, run):
+    boss = casting.administrator(acme)
+    session = requests.start(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
+    leaving = SessionRunner()
+    runtime().call(leaving.take, session.pk)
+    eventually(lambda: steps(session, Step.Kind.CALL), within=10)
+    runtime().call(leaving.drain)
+    session.refresh_from_db()
+    assert session.status == Session.Status.QUEUED
+    runtime().call(_until_done, runner, session.pk)
+    session.refresh_from_db()
+    assert session.status == Session.Status.DONE

@@ -1,0 +1,238 @@
+"""The door: every stage of it, against a real server over stdio."""
+
+import json
+
+import pytest
+
+from agents.bindings import bind
+from agents.models import Agent, Budget, StoredResult
+from agents.tool_policies import PolicyText, set_policy
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.usage import cells
+from bonobot.lib.problems import Forbidden, NotFound, Problem
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.roles import Role
+from mcp_servers.approval import approve, withdraw
+from mcp_servers.connections.pool import connections
+from mcp_servers.models import Definition, Server
+from mcp_servers.registration import switch
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO = "mcp_workshop_echo"
+
+
+def refused(call, *args, **more) -> Problem:
+    with pytest.raises(Problem) as caught:
+        call(*args, **more)
+    return caught.value
+
+
+def last_call() -> AuditRow:
+    return AuditRow.objects.filter(event_type="call").order_by("seq").last()
+
+
+def test_an_allowed_call_reaches_the_server_and_is_in_the_audit(workshop, call):
+    outcome = call(ECHO, {"text": "hello"})
+    assert (outcome.outcome, outcome.text) == ("ok", "hello")
+    row = last_call()
+    assert (row.action, row.resource_type, row.resource_id) == ("agent_tool_call", "mcp_tool", ECHO)
+    assert (row.decision, row.outcome) == ("allow", "ok")
+    details = json.loads(row.opened)["details"]
+    assert details["mcp_server_id"] == str(workshop.pk)
+    assert details["mcp_server_name"] == "workshop"
+    assert details["tool_name"] == "echo"
+    assert details["arguments"] == {"text": "hello"}
+    assert details["parent_execution"] is None
+    assert json.loads(row.closed)["details"]["execution_time_ms"] == outcome.duration_ms
+
+
+def test_the_result_reaches_the_caller_whole(workshop, call):
+    outcome = call("mcp_workshop_add", {"a": 2, "b": 3})
+    assert outcome.result["structuredContent"] == {"result": 5}
+
+
+def test_a_tools_own_error_is_an_outcome(workshop, call):
+    outcome = call("mcp_workshop_fail", {"reason": "no luck"})
+    assert (outcome.outcome, outcome.code) == ("error", "tool_error")
+    assert "no luck" in outcome.text
+    assert last_call().outcome == "error"
+
+
+def test_a_tool_that_is_not_there_is_refused_and_recorded(workshop, call):
+    problem = refused(call, "mcp_workshop_nothing")
+    assert (problem.code, problem.field) == ("unknown_tool", "tool")
+    assert (last_call().outcome, last_call().code) == ("refused", "unknown_tool")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"), [({}, "$.text"), ({"text": 1}, "$.text"), ({"text": None}, "$.text")]
+)
+def test_arguments_that_do_not_fit_never_reach_the_server(workshop, call, arguments, field):
+    problem = refused(call, ECHO, arguments)
+    assert (problem.code, problem.field) == ("invalid_arguments", field)
+    assert last_call().outcome == "refused"
+
+
+def test_a_policy_change_holds_on_the_very_next_call(acme, helper, workshop, call):
+    boss = casting.administrator(acme)
+    assert call(ECHO, {"text": "x"}).outcome == "ok"
+    set_policy(boss, helper, PolicyText("allowlist", allow=("mcp_workshop_add",)))
+    assert refused(call, ECHO, {"text": "x"}).code == "denied_by_policy"
+    set_policy(boss, helper, PolicyText("all"))
+    assert call(ECHO, {"text": "x"}).outcome == "ok"
+
+
+def test_a_binding_leaves_tools_out(acme, helper, workshop, call):
+    bind(casting.administrator(acme), helper, workshop, denied_tools=["ec*"])
+    assert refused(call, ECHO, {"text": "x"}).code == "denied_by_binding"
+    assert call("mcp_workshop_add", {"a": 1, "b": 1}).outcome == "ok"
+
+
+def test_switching_the_server_off_holds_at_once(acme, workshop, call):
+    boss = casting.administrator(acme)
+    call(ECHO, {"text": "x"})
+    switch(boss, workshop, enabled=False)
+    assert refused(call, ECHO, {"text": "x"}).code == "server_disabled"
+
+
+def test_a_changed_definition_is_refused_until_it_is_approved(acme, workshop, call):
+    call(ECHO, {"text": "x"})
+    Definition.objects.filter(name="echo").update(digest="changed")
+    assert refused(call, ECHO, {"text": "x"}).code == "definition_changed"
+    approve(casting.administrator(acme), workshop)
+    assert call(ECHO, {"text": "x"}).outcome == "ok"
+
+
+def test_an_approval_that_is_withdrawn_is_none(acme, workshop, call):
+    withdraw(casting.administrator(acme), workshop.definitions.get(name="echo"))
+    assert refused(call, ECHO, {"text": "x"}).code == "not_approved"
+
+
+def test_another_organizations_agent_is_not_found(workshop, call):
+    stranger = casting.administrator(casting.organization("other"))
+    assert isinstance(refused(call, ECHO, {"text": "x"}, principal=stranger), NotFound)
+
+
+def test_a_token_for_one_agent_opens_no_other(acme, helper, workshop, call):
+    other = casting.agent(acme, "other")
+    boss = casting.administrator(acme)
+    narrowed = type(boss)(**{**vars(boss), "agent_id": other.pk})
+    assert isinstance(refused(call, ECHO, {"text": "x"}, principal=narrowed), NotFound)
+
+
+def test_whoever_may_not_run_agents_calls_nothing(acme, workshop, call):
+    auditor = casting.person(acme, Role.AUDITOR)
+    assert isinstance(refused(call, ECHO, {"text": "x"}, principal=auditor), Forbidden)
+
+
+def test_a_call_that_takes_too_long_is_unknown_and_the_next_one_works(workshop, call):
+    call(ECHO, {"text": "warm"})
+    outcome = call("mcp_workshop_wait", {"seconds": 30}, timeout_s=0.3)
+    assert (outcome.outcome, outcome.code) == ("unknown", "call_timeout")
+    assert last_call().outcome == "unknown"
+    assert call(ECHO, {"text": "still here"}).text == "still here"
+
+
+def test_a_server_that_crashes_is_started_again_and_nothing_is_repeated(workshop, call, effects):
+    call("mcp_workshop_count", {"what": "one"})
+    crashed = call("mcp_workshop_crash")
+    assert (crashed.outcome, crashed.code) == ("unknown", "server_crashed")
+    assert call("mcp_workshop_count", {"what": "two"}).outcome == "ok"
+    assert effects.read_text().splitlines() == ["one", "two"]
+
+
+def test_the_rate_of_an_agent_is_limited(helper, workshop, call):
+    Agent.objects.filter(pk=helper.pk).update(calls_per_minute=2)
+    assert [call(ECHO, {"text": text}).outcome for text in "ab"] == ["ok", "ok"]
+    problem = refused(call, ECHO, {"text": "c"})
+    assert problem.code == "rate_limited"
+    assert problem.retry_after > 0
+
+
+def test_a_budget_of_calls_is_never_overspent(acme, helper, workshop, call):
+    Budget.objects.create(organization=acme, agent=helper, unit="calls", period="total", limit=2)
+    call(ECHO, {"text": "1"})
+    call(ECHO, {"text": "2"})
+    assert refused(call, ECHO, {"text": "3"}).code == "budget_exhausted"
+    (cell,) = cells(acme.pk).values()
+    assert (cell.spent, cell.reserved) == (2, 0)
+
+
+def test_a_long_result_is_cut_stored_and_read_on(acme, workshop, call, settings):
+    settings.BONOBOT_RESULT_LIMIT = 1024
+    outcome = call("mcp_workshop_long", {"characters": 5000})
+    assert len(outcome.text) < 1500
+    assert StoredResult.objects.get(pk=outcome.call_id).text == "x" * 5000
+    settings.BONOBOT_RESULT_LIMIT = 256 * 1024
+    rest = call("read_result", {"result_id": str(outcome.call_id), "offset": 4999})
+    assert rest.text.startswith("x\n[characters 4999 to 5000 of 5000]")
+
+
+def test_a_stored_result_of_another_agent_does_not_exist(acme, workshop, call, settings):
+    settings.BONOBOT_RESULT_LIMIT = 1024
+    outcome = call("mcp_workshop_long", {"characters": 5000})
+    StoredResult.objects.update(agent=casting.agent(acme, "other"))
+    found = call("read_result", {"result_id": str(outcome.call_id)})
+    assert (found.outcome, found.code) == ("error", "not_found")
+
+
+def test_secrets_of_the_server_are_masked_in_the_audit(workshop, call, effects):
+    call(ECHO, {"text": f"the value is {effects}"})
+    assert str(effects) not in last_call().opened
+
+
+def test_arguments_beyond_the_bound_are_kept_by_their_digest(workshop, call):
+    call(ECHO, {"text": "y" * 20_000})
+    kept = json.loads(last_call().opened)["details"]["arguments"]
+    assert set(kept) == {"truncated", "sha256", "length"}
+    assert len(kept["truncated"]) == 16_384
+
+
+def test_the_child_sees_only_the_environment_it_was_given(workshop, call, monkeypatch):
+    monkeypatch.setenv("CANARY_TOKEN", "secret")
+    names = call("mcp_workshop_environment").text
+    assert "WORKSHOP_FILE" in names
+    assert "CANARY_TOKEN" not in names
+    assert "BONOBOT" not in names
+
+
+# -- without an agent ----------------------------------------------------------------------------
+
+
+def test_a_server_is_called_without_an_agent_by_its_own_names(workshop, call):
+    outcome = call("echo", {"text": "direct"}, agent_id=None, server_id=workshop.pk)
+    assert outcome.text == "direct"
+    assert last_call().action == "tool_call"
+
+
+def test_members_call_no_tools_without_an_agent(acme, workshop, call):
+    member = casting.person(acme, Role.MEMBER)
+    asked = {"principal": member, "agent_id": None, "server_id": workshop.pk}
+    assert isinstance(refused(call, "echo", {"text": "x"}, **asked), Forbidden)
+
+
+def test_whoever_may_approve_tries_a_definition_before_it_is_pinned(acme, workshop, call):
+    withdraw(casting.administrator(acme), workshop.definitions.get(name="echo"))
+    without_agent = {"agent_id": None, "server_id": workshop.pk}
+    assert refused(call, "echo", {"text": "x"}, **without_agent).code == "not_approved"
+    assert call("echo", {"text": "x"}, **without_agent, unapproved=True).outcome == "ok"
+    operator = casting.person(acme, Role.OPERATOR)
+    mere = {**without_agent, "principal": operator, "unapproved": True}
+    assert refused(call, "echo", {"text": "x"}, **mere).code == "not_approved"
+
+
+def test_nothing_named_is_not_found(call):
+    assert isinstance(refused(call, "echo", agent_id=None), NotFound)
+
+
+def test_an_unreachable_server_is_an_outcome_that_says_so(acme, helper, workshop, call):
+    Server.objects.filter(pk=workshop.pk).update(
+        endpoint_config={"command": "/nowhere/at-all", "args": []}
+    )
+    runtime().call(connections().forget, workshop.pk)
+    outcome = call(ECHO, {"text": "x"})
+    assert outcome.outcome == "error"
+    assert outcome.code in ("server_unreachable", "server_crashed")
+    assert "workshop" in outcome.text

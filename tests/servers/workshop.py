@@ -1,0 +1,97 @@
+"""A small MCP server for tests (2026-07-28, stdio): tools that answer, fail, wait and count.
+
+It uses nothing but the standard library, so that it starts in a few hundredths of a second; servers
+that others wrote are tested elsewhere. `count` appends a line to the file in `WORKSHOP_FILE`, so
+that a test sees each effect once; `WORKSHOP_TOOLS` names further tools to offer, so that a server
+can change between two starts.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+VERSION = "2026-07-28"
+LOCK = threading.Lock()
+
+
+def tool(name, description, **properties):
+    schema = {"type": "object", "properties": properties, "required": sorted(properties)}
+    return {"name": name, "description": description, "inputSchema": schema}
+
+
+TEXT, NUMBER, WHOLE = {"type": "string"}, {"type": "number"}, {"type": "integer"}
+TOOLS = [
+    tool("echo", "Return the text.", text=TEXT),
+    tool("add", "Add two numbers.", a=WHOLE, b=WHOLE),
+    tool("fail", "Fail, always.", reason=TEXT),
+    tool("wait", "Wait before answering.", seconds=NUMBER),
+    tool("count", "Write a line into the test's file.", what=TEXT),
+    tool("long", "Return a long text.", characters=WHOLE),
+    tool("crash", "End the process without an answer."),
+    tool("environment", "Return the names of the environment's variables."),
+    *(tool(name, "One more tool.") for name in os.environ.get("WORKSHOP_TOOLS", "").split()),
+]
+
+
+def run(name, given):
+    """Return (text, structured content, is error) of one call."""
+    if name == "echo":
+        return given["text"], None, False
+    if name == "add":
+        return str(given["a"] + given["b"]), {"result": given["a"] + given["b"]}, False
+    if name == "fail":
+        return given["reason"], None, True
+    if name == "wait":
+        time.sleep(given["seconds"])
+        return f"waited {given['seconds']} s", None, False
+    if name == "count":
+        with Path(os.environ["WORKSHOP_FILE"]).open("a", encoding="utf-8") as file:
+            file.write(f"{given['what']}\n")
+        return f"counted {given['what']}", None, False
+    if name == "long":
+        return "x" * given["characters"], None, False
+    if name == "crash":
+        os._exit(3)
+    if name == "environment":
+        return "\n".join(sorted(os.environ)), None, False
+    return name, None, False
+
+
+def result(method, params):
+    if method == "server/discover":
+        return {
+            "supportedVersions": [VERSION],
+            "capabilities": {"tools": {}},
+            "instructions": "Tools to test with.",
+            "ttlMs": 0,
+            "cacheScope": "private",
+            "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "workshop", "version": "1"}},
+        }
+    if method == "tools/list":
+        return {"tools": TOOLS, "ttlMs": 0, "cacheScope": "private"}
+    if method == "tools/call":
+        text, structured, failed = run(params["name"], params.get("arguments") or {})
+        answer = {"content": [{"type": "text", "text": text}], "isError": failed}
+        return answer | ({"structuredContent": structured} if structured else {})
+    return None
+
+
+def answer(request):
+    found = result(request["method"], request.get("params") or {})
+    if found is None:
+        body = {"error": {"code": -32601, "message": "Method not found"}}
+    else:
+        body = {"result": {"resultType": "complete", **found}}
+    with LOCK:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **body}) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" in message:
+            threading.Thread(target=answer, args=(message,), daemon=True).start()
