@@ -1,0 +1,122 @@
+"""Import: pasted servers, planned before anything is written, added only as the person chose (B1).
+
+`plan` reads the text and checks each entry as adding it would, so that what a preview shows is what
+happens. `carry_out` adds the entries that are sound and chosen; each is registered whole or not at
+all, and the others keep their problems.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.db import transaction
+
+from bonobot.lib.egress import addresses
+from bonobot.lib.networks import Reach
+from bonobot.lib.problems import Problem
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from mcp_servers.configuration import ServerSpec, check
+from mcp_servers.models import Server
+from mcp_servers.naming import check_name
+from mcp_servers.portability import Entry, parse
+from mcp_servers.registration import add
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a person decided about an import.
+
+    `values` fills parameters by name; `allow_private` and `chosen` name entries (None: all that are
+    sound); nothing outside the text is ever read for a value.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    allow_private: Collection[str] = ()
+    chosen: Collection[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One entry with what would become of it: `problems` empty means that it can be added.
+
+    `private` says that its address is a private one, which a platform administrator may allow.
+    """
+
+    entry: Entry
+    spec: ServerSpec | None = field(default=None, repr=False)
+    problems: tuple[Problem, ...] = ()
+    private: bool = False
+    chosen: bool = True
+
+    @property
+    def ready(self) -> bool:
+        """Tell whether the entry will be added."""
+        return self.chosen and self.spec is not None and not self.problems
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the preview: no secret, every problem, and whether a permission is needed."""
+        return self.entry.preview() | {
+            "action": "add" if self.ready else "refuse" if self.problems else "leave out",
+            "private": self.private,
+            "problems": [problem.as_dict() for problem in self.problems],
+        }
+
+
+def plan(principal: Principal, text: str, choices: Choices | None = None) -> tuple[Planned, ...]:
+    """Return what would become of a pasted text; raises `Problem` when it can't be read at all.
+
+    Names are resolved to tell private addresses, for up to 5 s each: never call this on the loop.
+    """
+    principal.require(Action.MANAGE_SERVERS)
+    choices = choices or Choices()
+    pool = Server.objects.for_organization(principal.organization_id).pool()
+    taken = list(pool.values_list("name", flat=True))
+    return tuple(_planned(principal, entry, choices, taken) for entry in parse(text))
+
+
+def carry_out(principal: Principal, planned: Collection[Planned]) -> list[Server]:
+    """Add every entry that is ready and return the servers; what isn't ready is left as it is."""
+    added = []
+    for one in planned:
+        if one.ready and one.spec is not None:
+            with transaction.atomic():
+                added.append(add(principal, one.spec))
+    return added
+
+
+def _planned(
+    principal: Principal, entry: Entry, choices: Choices, taken: Collection[str]
+) -> Planned:
+    entry = entry.filled(choices.values)
+    chosen = choices.chosen is None or entry.name in choices.chosen
+    bare = Planned(entry=entry, problems=entry.problems, chosen=chosen)
+    if entry.problems:
+        return bare
+    private = _is_private(entry)
+    allowed = private and entry.name in choices.allow_private
+    spec = ServerSpec(**entry.configuration(), allow_private=allowed)
+    try:
+        check_name(entry.name, taken)
+        check(principal, spec)
+    except Problem as problem:
+        return replace(bare, problems=(problem,), private=private)
+    if private and not allowed:
+        return replace(bare, problems=(_private_problem(entry),), private=True)
+    return replace(bare, spec=spec, private=private)
+
+
+def _is_private(entry: Entry) -> bool:
+    host = urlsplit(str(entry.endpoint_config.get("url", ""))).hostname
+    return bool(host) and any(found.reach is Reach.PRIVATE for found in addresses(str(host)))
+
+
+def _private_problem(entry: Entry) -> Problem:
+    return Problem(
+        f"The address of `{entry.name}` is a private one.",
+        code="private_address",
+        field="endpoint_config.url",
+        rule="egress",
+        remedy="A platform administrator can allow it here, if this server is meant.",
+    )
