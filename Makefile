@@ -69,7 +69,7 @@ fmt: $(INSTALLED) ## Format, sort imports and apply the safe fixes
 	"$(PY)" -m ruff format .
 
 bench: $(INSTALLED) ## Measure what the documentation promises
-	@"$(PY)" -m pytest benchmarks -q -s $(ARGS)
+	@"$(PY)" -m pytest tests/benchmarks/bench_*.py -q -s $(ARGS)
 
 lock: ## Write requirements.lock from pyproject.toml (needs uv)
 	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --all-extras --group dev \
