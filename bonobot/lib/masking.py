@@ -19,8 +19,10 @@ import re2
 MASK = "********"
 MAX_DEPTH = 64
 MIN_SECRET = 4  # shorter ones would blot out ordinary text
-MIN_REMEMBERED = 8
+FRESH = 32
+LONG = 256
 REMEMBERED = 512
+REMEMBERED_LENGTHS = range(8, 16_385)
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET_WORDS = frozenset(
@@ -134,24 +136,35 @@ _LABELLED = re2.compile(
 _SCHEME = re.compile(r"(?:bearer|basic|digest)\s", re.IGNORECASE)
 _PROSE = re.compile(r"[A-Z]?[a-z]+[.,;:!?]*")
 
+_ROOMY = re2.Options()
+_ROOMY.max_mem = 64 << 20  # bytes; the default holds a few dozen secrets
+
 
 class Masker:
     """Masks with a fixed set of known secrets; keep one where the same set is used often."""
 
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
+    def __init__(self, secrets: Iterable[str] = (), *, more: "Masker | None" = None) -> None:
+        """Know these secrets, and those that the masker `more` knows."""
         forms = {form for secret in secrets if len(secret) >= MIN_SECRET for form in _forms(secret)}
-        # The longest first, so that a secret that contains another one goes as a whole.
+        # The longest first, so that a secret that contains another one goes as a whole. The very
+        # long ones (keys, documents) are few and would make the pattern huge.
         ordered = sorted(forms, key=len, reverse=True)
-        self._known = re2.compile("|".join(map(re2.escape, ordered))) if ordered else None
+        self._long = [form for form in ordered if len(form) > LONG]
+        short = [re2.escape(form) for form in ordered if len(form) <= LONG]
+        self._known = re2.compile("|".join(short), _ROOMY) if short else None
+        self._more = more
 
     def text(self, text: str) -> str:
         """Return the text with everything secret replaced."""
-        if not text.isascii():  # lone surrogates can't be searched, nor stored
-            text = text.encode("utf-8", "backslashreplace").decode("utf-8")
+        text = _CREDENTIAL.sub(MASK, self._without_known(_searchable(text)))
+        return str(_LABELLED.sub(_keep_label, text))
+
+    def _without_known(self, text: str) -> str:
+        for form in self._long:
+            text = text.replace(form, MASK)
         if self._known is not None:
             text = self._known.sub(MASK, text)
-        text = _CREDENTIAL.sub(MASK, text)
-        return str(_LABELLED.sub(_keep_label, text))
+        return self._more._without_known(text) if self._more else text
 
     def value(self, value: Any, *, depth: int = 0) -> Any:
         """Return a deep copy of a JSON value with everything secret replaced."""
@@ -175,15 +188,46 @@ class Masker:
         return self.value(value, depth=depth)
 
 
-class _State:
-    masker: Masker | None = None
+class _Memory:
+    """The secrets that this process has opened, the latest of them.
+
+    Compiling the pattern of hundreds takes a good part of a second, so new ones are searched for
+    beside it until there are enough of them.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[str, None] = {}  # the order is that of their last use
+        self._fresh: dict[str, None] = {}
+        self._settled = Masker()
+        self._masker: Masker | None = self._settled
+
+    def add(self, secret: str) -> None:
+        with self._lock:
+            if secret in self._known:
+                del self._known[secret]
+            else:
+                self._fresh[secret] = None
+                self._masker = None
+            self._known[secret] = None
+            if len(self._known) > REMEMBERED:
+                forgotten = next(iter(self._known))
+                del self._known[forgotten]
+                self._fresh.pop(forgotten, None)
+
+    def masker(self) -> Masker:
+        if (masker := self._masker) is not None:
+            return masker
+        with self._lock:
+            if len(self._fresh) > FRESH:
+                self._settled, self._fresh = Masker(self._known), {}
+            self._masker = Masker(self._fresh, more=self._settled)
+            return self._masker
 
 
 _PATTERNS = Masker()
 _PLAIN_WORDS = re.compile(r"[a-z]+(?:[ ./_-][a-z]+)*|[0-9]+")
-_remembering = threading.Lock()
-_remembered: dict[str, None] = {}
-_state = _State()
+_memory = _Memory()
 
 
 def mask(value: Any, *, secrets: Iterable[str] = ()) -> Any:
@@ -198,24 +242,14 @@ def mask_text(text: str, secrets: Iterable[str] = ()) -> str:
 
 def remember(secret: str) -> None:
     """Mask this secret in the logs of this process from now on (the latest 512 are known)."""
-    if _PLAIN_WORDS.fullmatch(secret) or len(secret) < MIN_REMEMBERED:
+    if _PLAIN_WORDS.fullmatch(secret) or len(secret) not in REMEMBERED_LENGTHS:
         return  # sealed, but nothing that a reader of logs could not guess: `production`, `5432`
-    with _remembering:
-        known = _remembered.pop(secret, None) is not None
-        _remembered[secret] = None
-        if len(_remembered) > REMEMBERED:
-            del _remembered[next(iter(_remembered))]
-        if not known:
-            _state.masker = None
+    _memory.add(secret)
 
 
 def remembered() -> Masker:
     """Return a masker that knows the secrets opened in this process."""
-    masker = _state.masker
-    if masker is None:
-        with _remembering:
-            masker = _state.masker = Masker(_remembered)
-    return masker
+    return _memory.masker()
 
 
 def names_secret(key: str) -> bool:
@@ -235,8 +269,14 @@ def _masker(secrets: Iterable[str]) -> Masker:
     return Masker(known) if known else _PATTERNS
 
 
+def _searchable(text: str) -> str:
+    # Lone surrogates can't be searched for, nor stored.
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def _forms(secret: str) -> set[str]:
-    plain = secret.encode("utf-8", "surrogatepass")
+    secret = _searchable(secret)
+    plain = secret.encode("utf-8")
     forms = {secret, quote(plain, safe=""), quote(plain), quote_plus(plain)}
     forms |= {json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     # In base64 three characters stand for four, so what is before a secret shifts its letters:

@@ -29,7 +29,7 @@ from django.db.models.query_utils import DeferredAttribute
 from django.utils.translation import gettext_lazy as _
 from encrypted_model_fields.fields import EncryptedMixin, EncryptedTextField
 
-from bonobot.lib.masking import MASK, remember
+from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Invalid
 from bonobot.lib.seals import Codec, JSONCodec, Place, Sealed, UnreadableSecret
 
@@ -77,10 +77,13 @@ class SealedMixin(EncryptedMixin):
     """What the sealed fields have in common."""
 
     descriptor_class = SealedAttribute
-    codec = Codec()
+    codec_class = Codec
+    form_class: type[forms.Field]
 
-    def __init__(self, *args: Any, label: str = "", **kwargs: Any) -> None:
+    def __init__(self, *args: Any, label: str = "", remembered: bool = True, **kwargs: Any) -> None:
+        """Let `remembered` be false where values are whole documents that logs needn't know."""
         self.label = label
+        self.codec = self.codec_class(remembered=remembered)
         super().__init__(*args, **kwargs)
 
     def place(self, instance: models.Model) -> Place:
@@ -94,8 +97,7 @@ class SealedMixin(EncryptedMixin):
         if value in ("", self.codec.empty()):
             return Sealed(self.codec)
         text = self.codec.written(value)
-        for part in self.codec.parts(value):
-            remember(part)
+        self.codec.remember(value)
         return Sealed(self.codec, text=text)
 
     def masked(self) -> Invalid:
@@ -277,7 +279,7 @@ class SealedTextField(SealedMixin, EncryptedTextField):
 class SealedJSONField(SealedMixin, EncryptedTextField):
     """A secret JSON value; `row.field.open()` gives it, an empty object where there is none."""
 
-    codec = JSONCodec()
+    codec_class = JSONCodec
     form_class = SealedJSONFormField
 
 

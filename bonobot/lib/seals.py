@@ -53,8 +53,7 @@ class Sealed:
             return self._codec.empty()
         text = _opened(self._token, self._known_place()) if self._token else self._text
         value = self._codec.read(text)
-        for part in self._codec.parts(value):
-            remember(part)
+        self._codec.remember(value)
         return value
 
     def sealed_text(self) -> str:
@@ -103,6 +102,10 @@ class Sealed:
 class Codec:
     """How a field's values become text: here, they are text."""
 
+    def __init__(self, *, remembered: bool = True) -> None:
+        """Let logs know the texts that pass, unless they are whole documents (`remembered`)."""
+        self.remembered = remembered
+
     def empty(self) -> Any:
         """Return the value that stands for no secret."""
         return ""
@@ -116,6 +119,12 @@ class Codec:
     def read(self, text: str) -> Any:
         """Return the value of a text."""
         return text
+
+    def remember(self, value: Any) -> None:
+        """Have the logs mask the texts in a value from now on."""
+        if self.remembered:
+            for part in self.parts(value):
+                remember(part)
 
     def parts(self, value: Any) -> Iterator[str]:
         """Yield the texts in a value that logs must not show."""

@@ -77,8 +77,7 @@ def test_a_thread_that_is_not_ours_does_not_inherit_ids() -> None:
 
 @pytest.mark.parametrize("render", [as_text, lambda found: json.dumps(as_json(found))])
 def test_secrets_never_reach_a_log(render: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masking, "_remembered", {})
-    monkeypatch.setattr(masking, "_state", type(masking._state)())
+    monkeypatch.setattr(masking, "_memory", type(masking._memory)())
     masking.remember("opened-secret-1")
     made = [
         record("sent %s", {"Authorization": "Bearer abc123def456"}),

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import random
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -18,8 +19,7 @@ LETTERS = "aB3dEf9hIjKlMnOpQrStUvWxYz0123456789AbCdEfGh"
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masking, "_remembered", {})
-    monkeypatch.setattr(masking, "_state", type(masking._state)())
+    monkeypatch.setattr(masking, "_memory", type(masking._memory)())
 
 
 # Known secrets
@@ -267,11 +267,27 @@ def test_the_memory_is_bounded_and_keeps_the_latest(monkeypatch: pytest.MonkeyPa
     assert masking.remembered().text(text) == f"{MASK} secret-02 {MASK} {MASK}"
 
 
-def test_a_full_memory_still_masks() -> None:
-    secrets = [f"{LETTERS}-{number:04}" for number in range(masking.REMEMBERED)]
+@pytest.mark.parametrize("length", [12, masking.LONG, 2_000])
+def test_a_full_memory_still_masks(length: int) -> None:
+    digits = random.Random(0)  # noqa: S311 - any will do, the same each time
+    secrets = [
+        base64.b85encode(digits.randbytes(length)).decode()[:length]
+        for _ in range(masking.REMEMBERED)
+    ]
     for secret in secrets:
         masking.remember(secret)
     assert masking.remembered().text(" ".join(secrets)) == " ".join([MASK] * len(secrets))
+
+
+def test_new_secrets_join_those_that_are_compiled_already() -> None:
+    secrets = [f"secret-number-{number:03}" for number in range(3 * masking.FRESH)]
+    for count, secret in enumerate(secrets, start=1):
+        masking.remember(secret)
+        text = masking.remembered().text(" ".join(secrets))
+        assert text == " ".join([MASK] * count + secrets[count:])
+    before = masking.remembered()
+    masking.remember(secrets[0])
+    assert masking.remembered() is before
 
 
 def test_a_masker_serves_many_texts() -> None:

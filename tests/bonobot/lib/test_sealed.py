@@ -20,6 +20,7 @@ from django.db.models.functions import Upper
 from django.db.transaction import atomic
 from encrypted_model_fields import fields as kept_library
 
+from bonobot.lib import seals
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Invalid
 from bonobot.lib.sealed import (
@@ -180,6 +181,18 @@ def test_the_json_that_was_opened_is_a_copy() -> None:
     row = Row(document={"a": 1})
     row.document.open()["a"] = 2
     assert row.document.open() == {"a": 1}
+
+
+def test_logs_learn_what_was_opened_unless_it_is_a_whole_document(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known: list[str] = []
+    monkeypatch.setattr(seals, "remember", known.append)
+    Row(secret="assigned-1", document={"a": ["in-json-1"], "b": 1}).secret.open()
+    assert known == ["assigned-1", "in-json-1", "assigned-1"]
+    field = SealedTextField(remembered=False)
+    field.sealed("a whole document").open()
+    assert "a whole document" not in known
 
 
 # Ways to write
