@@ -19,6 +19,7 @@ from django.db import transaction
 from bonobot.ledger import store
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.chain import Tip
+from bonobot.ledger.databases import Database
 from bonobot.ledger.entries import Opening
 from bonobot.ledger.groups import Open, Sealed, open_item
 
@@ -136,15 +137,15 @@ def bump(organization_id: UUID) -> None:
     """
     pending = _thread.pending
     if pending is None:
-        store.bump(transaction.get_connection(), organization_id)
+        store.bump(Database(transaction.get_connection()), organization_id)
     else:
         pending.bumped.add(organization_id)
 
 
 def _write(pending: _Pending) -> None:
-    connection = transaction.get_connection()
+    database = Database(transaction.get_connection())
     organizations = {one.organization_id for one, _ in pending.done} | pending.bumped
-    tips = store.lock_heads(connection, organizations)
+    tips = store.lock_heads(database, organizations)
     for organization_id in pending.bumped:
         tip = tips[organization_id]
         tips[organization_id] = Tip(tip.seq, tip.digest, tip.generation + 1)
@@ -154,8 +155,8 @@ def _write(pending: _Pending) -> None:
         item = _item(one, at, tip.generation)
         tip = tips[one.organization_id] = tip.extend(item.text)
         sealed.append(Sealed(item, tip.seq, tip.digest))
-    store.write_opened(connection, sealed)
-    store.write_heads(connection, tips)
+    store.write_opened(database, sealed)
+    store.write_heads(database, tips)
 
 
 def _item(one: Change, at: datetime, generation: int) -> Open:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 
 from bonobot.ledger import groups, store
+from bonobot.ledger.databases import Database, OwnDatabase
 from bonobot.ledger.entries import Admitted
 from bonobot.ledger.groups import Answer, Close
 from bonobot.ledger.tickets import Answered, Ticket
@@ -22,6 +23,7 @@ LIMITS = {
         "SET idle_in_transaction_session_timeout = '2s'",
     ),
 }
+APPLICATION_NAME = "bonobot ledger"  # in pg_stat_activity
 NETWORK_TIMEOUT_MS = 5_000
 SQLITE_BUSY_S = 0.5
 
@@ -30,27 +32,28 @@ Value = TypeVar("Value")
 
 
 class Committer:
-    """Commits groups; used by one thread only. Database errors reach the caller."""
+    """Commits groups; used by one thread only. Database errors reach the caller as Django's."""
 
     def __init__(self) -> None:
-        self._connection: store.Connection | None = None
+        self._database: OwnDatabase | None = None
 
     def commit(self, tickets: Sequence[Ticket]) -> list[Answered]:
         """Store what becomes of the tickets and return their answers, in any order."""
-        connection = self._connected()
-        answered = _recalled(connection, tickets)
-        known = {ticket for ticket, _ in answered}
-        rest = [ticket for ticket in tickets if ticket not in known and not ticket.moot]
-        if rest:
-            answers = _commit(connection, rest)
-            answered += zip(rest, answers, strict=True)
+        database = self._database = self._database or connect()
+        with database.connection.wrap_database_errors:
+            answered = _recalled(database, tickets)
+            known = {ticket for ticket, _ in answered}
+            rest = [ticket for ticket in tickets if ticket not in known and not ticket.moot]
+            if rest:
+                answered += zip(rest, _commit(database, rest), strict=True)
         return answered
 
     def disconnect(self) -> None:
         """Close the connection, with what it hadn't committed; the next commit opens another."""
-        connection, self._connection = self._connection, None
-        if connection is None or connection.connection is None:
+        database, self._database = self._database, None
+        if database is None:
             return
+        connection = database.connection
         try:
             # Closing alone would leave SQLite's lock with a cursor that an exception still holds.
             with connection.wrap_database_errors:
@@ -59,18 +62,9 @@ class Committer:
         except Error:
             connection.connection = None  # it was broken already
 
-    def _connected(self) -> store.Connection:
-        if self._connection is None:
-            connection = own_connection()
-            connection.connect()
-            for statement in LIMITS[connection.vendor]:
-                connection.cursor().execute(statement)
-            self._connection = connection
-        return self._connection
 
-
-def own_connection() -> store.Connection:
-    """Return a connection to the default database that belongs to no pool and no thread."""
+def connect() -> OwnDatabase:
+    """Open a connection to the default database that belongs to no pool."""
     connection = connections.create_connection(DEFAULT_DB_ALIAS)
     settings = deepcopy(connection.settings_dict)
     options: dict[str, Any] = settings["OPTIONS"]
@@ -81,14 +75,22 @@ def own_connection() -> store.Connection:
         options["server_side_binding"] = True
         options.setdefault("prepare_threshold", 2)
         options.setdefault("tcp_user_timeout", NETWORK_TIMEOUT_MS)
+        options.setdefault("application_name", APPLICATION_NAME)
     connection.settings_dict = settings
-    return connection
+    connection.connect()
+    database = OwnDatabase(connection)
+    with connection.wrap_database_errors:
+        for statement in LIMITS[connection.vendor]:
+            database.execute(statement)
+    return database
 
 
-def _recalled(connection: store.Connection, tickets: Sequence[Ticket]) -> list[Answered]:
+def _recalled(database: Database, tickets: Sequence[Ticket]) -> list[Answered]:
     """Answer the tickets whose commit had happened although its answer was lost."""
     doubtful = [ticket for ticket in tickets if ticket.sent]
-    found = store.written(connection, [ticket.item.call_id for ticket in doubtful])
+    if not doubtful:
+        return []
+    found = store.written(database, [ticket.item.call_id for ticket in doubtful])
     answered: list[Answered] = []
     for ticket in doubtful:
         row = found.get(ticket.item.call_id)
@@ -109,24 +111,23 @@ def _recall(ticket: Ticket, row: store.Written) -> Answer | None:
     return Admitted(item.call_id, row.seq, row.generation)
 
 
-def _commit(connection: store.Connection, tickets: Sequence[Ticket]) -> list[Answer]:
+def _commit(database: OwnDatabase, tickets: Sequence[Ticket]) -> list[Answer]:
     items = [ticket.item for ticket in tickets]
-    wanted = groups.needs(items)
-    with store.pipelined(connection):
-        store.begin(connection)
-        read = store.lock(connection, wanted)
+    with database.pipelined():
+        database.begin()
+        read = store.lock(database, groups.needs(items))
     before = read()
     plan = groups.decide(before, items)
     after = plan.state
     for ticket in tickets:
         ticket.sent = True
-    with store.pipelined(connection):
-        store.write_opened(connection, plan.opened)
-        store.write_closed(connection, plan.closed)
-        store.write_heads(connection, _changed(before.tips, after.tips))
-        store.write_cells(connection, _changed(before.cells, after.cells))
-        store.write_rates(connection, _changed(before.rates, after.rates))
-        store.commit(connection)
+    with database.pipelined():
+        store.write_opened(database, plan.opened)
+        store.write_closed(database, plan.closed)
+        store.write_heads(database, _changed(before.tips, after.tips))
+        store.write_cells(database, _changed(before.cells, after.cells))
+        store.write_rates(database, _changed(before.rates, after.rates))
+        database.commit()
     return plan.answers
 
 

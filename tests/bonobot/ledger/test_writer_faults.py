@@ -12,8 +12,9 @@ from uuid import UUID
 import pytest
 from django.db import OperationalError, connection
 
-from bonobot.ledger import committing, store, usage
+from bonobot.ledger import committing, usage
 from bonobot.ledger import writer as writers
+from bonobot.ledger.databases import OwnDatabase
 from bonobot.ledger.entries import Admission, Opening, Reserve, Settlement
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.refusals import AuditUnavailable
@@ -42,16 +43,16 @@ def locked(transactional_db: None) -> Callable[[], AbstractContextManager[None]]
 
     @contextmanager
     def hold() -> Iterator[None]:
-        other = committing.own_connection()
-        other.connect()
-        store.begin(other)
-        if other.vendor == "postgresql":
-            other.cursor().execute("LOCK TABLE ledger_head IN EXCLUSIVE MODE")
+        other = committing.connect()
+        other.begin()
+        if not other.is_sqlite:
+            other.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+            other.execute("LOCK TABLE ledger_head IN EXCLUSIVE MODE")
         try:
             yield
         finally:
-            store.commit(other)
-            other.close()
+            other.commit()
+            other.connection.close()
 
     return hold
 
@@ -81,16 +82,16 @@ class Commits:
         self.reached = threading.Event()
         self.lost: set[int] = set()  # committed, but the answer doesn't come
         self.failed: set[int] = set()  # not committed
-        self.commit = store.commit
+        self.commit = OwnDatabase.commit
 
-    def __call__(self, connection: store.Connection) -> None:
+    def __call__(self, database: OwnDatabase) -> None:
         self.count += 1
         self.reached.set()
         if self.held is not None:
             assert self.held.wait(WAIT_S)
         if self.count in self.failed:
             raise OperationalError("the connection is gone")
-        self.commit(connection)
+        self.commit(database)
         if self.count in self.lost:
             raise OperationalError("the connection is gone")
 
@@ -98,7 +99,7 @@ class Commits:
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
     commits = Commits()
-    monkeypatch.setattr(store, "commit", commits)
+    monkeypatch.setattr(OwnDatabase, "commit", lambda database: commits(database))
     return commits
 
 
@@ -196,8 +197,10 @@ def test_a_cut_connection_is_replaced(writer: Writer, opening: Make) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            "WHERE datname = current_database() AND application_name = %s",
+            [committing.APPLICATION_NAME],
         )
+        assert cursor.fetchone() == (1,)
     assert writer.admit(Admission(opening())).result(WAIT_S).seq == 2
 
 
