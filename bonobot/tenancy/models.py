@@ -129,7 +129,7 @@ class KeptAnswer(OrganizationModel):
     key = models.CharField(max_length=255)
     request_digest = models.CharField(max_length=64)
     status = models.PositiveSmallIntegerField(null=True)
-    body = SealedTextField(blank=True, default="")
+    body = SealedTextField(blank=True, default="", remembered=False)
 
     class Meta:
         verbose_name = _("kept answer")
