@@ -1,0 +1,161 @@
+"""Discovery: what a server declares is kept whole, and nothing new may be called by itself."""
+
+import sys
+
+import pytest
+
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Problem
+from bonobot.lib.runtime import runtime
+from mcp_servers.approval import approve
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.connections.pool import connections
+from mcp_servers.discovery import discover
+from mcp_servers.models import Check, Definition, Server
+from mcp_servers.registration import add, alter
+from tests.agents import casting
+from tests.agents.conftest import WORKSHOP
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def boss(transactional_db):
+    return casting.administrator(casting.organization())
+
+
+def workshop(tools="", **more):
+    config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
+    return ServerSpec(
+        name="workshop",
+        transport_type="stdio",
+        endpoint_config=config | {"env": {"WORKSHOP_TOOLS": tools}},
+        **more,
+    )
+
+
+@pytest.fixture
+def server(boss):
+    made = add(boss, workshop("one two"))
+    yield made
+    runtime().call(connections().forget, made.pk)
+
+
+def look(boss, server):
+    found = runtime().call(discover, server.pk, actor=boss.actor)
+    server.refresh_from_db()
+    return found
+
+
+def states(server):
+    return {row.name: row.state.value for row in server.definitions.tools()}
+
+
+def test_a_first_discovery_keeps_everything_and_lets_nothing_be_called(boss, server):
+    found = look(boss, server)
+    assert found.new == len(found.tools) + 1  # and the instructions
+    assert set(states(server).values()) == {"pending"}
+    assert not server.definitions.callable().exists()
+    assert server.status == Server.Status.CONNECTED
+    assert server.era == "modern"
+    assert server.latency_ms is not None
+    assert server.last_connected_at is not None
+
+
+def test_the_declaration_is_kept_whole(boss, server):
+    look(boss, server)
+    row = server.definitions.get(name="echo")
+    assert row.payload["inputSchema"]["required"] == ["text"]
+    assert (row.description, row.schema_verdict) == ("Return the text.", "inline")
+
+
+def test_instructions_are_a_definition_of_their_own(boss, server):
+    look(boss, server)
+    (row,) = server.definitions.filter(kind=Definition.Kind.INSTRUCTIONS)
+    assert "Tools to test with." in str(row.payload)
+
+
+def test_a_second_look_at_the_same_changes_nothing(boss, server):
+    look(boss, server)
+    before = AuditRow.objects.filter(action="definitions_discovered").count()
+    found = look(boss, server)
+    assert (found.new, found.changed, found.gone) == (0, 0, 0)
+    assert AuditRow.objects.filter(action="definitions_discovered").count() == before
+
+
+def test_what_disappears_is_gone_and_keeps_its_pin(boss, server):
+    look(boss, server)
+    approve(boss, server)
+    alter(boss, server, workshop("one"))
+    assert look(boss, server).gone == 1
+    assert states(server)["two"] == "gone"
+    alter(boss, server, workshop("one two"))
+    look(boss, server)
+    assert states(server)["two"] == "approved"
+
+
+def test_what_is_new_after_an_approval_waits(boss, server):
+    look(boss, server)
+    approve(boss, server)
+    alter(boss, server, workshop("one two three"))
+    assert look(boss, server).new == 1
+    assert states(server)["three"] == "pending"
+    assert states(server)["one"] == "approved"
+
+
+def test_trusting_the_first_discovery_trusts_only_the_first(boss):
+    server = add(boss, workshop("one", approval="first"))
+    look(boss, server)
+    assert set(states(server).values()) == {"approved"}
+    alter(boss, server, workshop("one two", approval="first"))
+    look(boss, server)
+    assert states(server)["two"] == "pending"
+    runtime().call(connections().forget, server.pk)
+
+
+def test_trusting_always_trusts_changes_too(boss):
+    server = add(boss, workshop("one", approval="always"))
+    look(boss, server)
+    alter(boss, server, workshop("one two", approval="always"))
+    look(boss, server)
+    assert set(states(server).values()) == {"approved"}
+    runtime().call(connections().forget, server.pk)
+
+
+def test_a_tool_that_hides_text_is_refused_and_hides_no_other(boss, server):
+    alter(boss, server, workshop("one ev\u200bil"))
+    look(boss, server)
+    found = states(server)
+    assert found["ev\u200bil"] == "refused"
+    assert found["one"] == "pending"
+    approve(boss, server)
+    assert states(server)["ev\u200bil"] == "refused"
+
+
+def test_a_server_that_does_not_start_is_an_error_that_says_why(boss, server):
+    Server.objects.filter(pk=server.pk).update(
+        endpoint_config={
+            "command": sys.executable,
+            "args": ["-c", "import sys; sys.exit('no luck')"],
+        }
+    )
+    with pytest.raises(Problem) as caught:
+        look(boss, server)
+    server.refresh_from_db()
+    assert server.status == Server.Status.ERROR
+    assert server.status_code == caught.value.code
+    assert server.failures == 1
+    check = Check.objects.get()
+    assert (check.ok, check.code) == (False, caught.value.code)
+    assert server.next_check_at > server.checked_at
+
+
+def test_a_failed_look_leaves_what_was_known(boss, server):
+    look(boss, server)
+    approve(boss, server)
+    Server.objects.filter(pk=server.pk).update(
+        endpoint_config={"command": "/nowhere/at-all", "args": []}
+    )
+    with pytest.raises(Problem):
+        look(boss, server)
+    assert server.definitions.callable().exists()
