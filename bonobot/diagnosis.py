@@ -119,7 +119,7 @@ def beat(workers: Collection[Mapping[str, Any]]) -> Finding:
     uptime_s = max(worker["uptime"] for worker in workers)
     sweeps = sum(worker["total"].get(SWEEP, 0) for worker in workers)
     if sweeps:
-        return Finding("beat", "ok", f"{sweeps} sweeps in {uptime_s} s")
+        return Finding("beat", "ok", f"sweeps in the last {uptime_s} s: {sweeps}")
     if uptime_s < 2 * SWEEP_EVERY_S:
         return Finding("beat", "warning", "the workers have just started", "Look again soon.")
     fix = "Start exactly one: `bonobot up`, or `celery --app bonobot beat`."

@@ -12,10 +12,11 @@ from typing import Any
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
-from django.db import connections
+from django.db import OperationalError, connections
 
 from bonobot import __version__, health
 from bonobot.cli.group import Cli
+from bonobot.ledger import writer
 from bonobot.lib import keys, runtime
 from bonobot.lib.problems import Problem, Unavailable
 from bonobot.management.processes import Crew, Program, python
@@ -48,6 +49,8 @@ class Command(BaseCommand):
             cli = Cli(org=None, as_json=False, stdout=self.stdout._out, stderr=self.stderr._out)
             cli.show_problem(problem)
             sys.exit(1)
+        except KeyboardInterrupt:  # before there was anything to stop
+            sys.exit(130)
 
     def run(self, options: dict[str, Any]) -> None:
         """Start everything and stay with it; raises Problem."""
@@ -56,14 +59,13 @@ class Command(BaseCommand):
         login = self.prepare(demo=not options["no_demo"])
         programs = lineup(host, port, worker=not options["no_worker"])
         with self.crew(programs, host, port) as crew:
+            fault = "not ready"
             try:
                 fault = self.wait_until_ready(crew, host, port)
             finally:
-                # Shown once, whatever happens: the password is kept nowhere.
-                self.show(login)
-            if not fault:
-                self.greet(programs, host, port)
-                fault = watch(crew)
+                ready = not fault and not crew.asked_to_stop
+                self.greet(login, address(host, port) if ready else "", listed(programs))
+            fault = fault or watch(crew)
         if fault:
             remedy = "Its last lines are above; `bonobot doctor` finds what is often missing."
             raise Unavailable(f"{fault}; stopped the others.", code="stopped", remedy=remedy)
@@ -85,14 +87,21 @@ class Command(BaseCommand):
 
     def prepare(self, *, demo: bool) -> dict[str, str]:
         """Migrate, and make the demo in an empty database; return its login."""
-        pending = health.unapplied()
+        try:
+            pending = health.unapplied()
+        except OperationalError as error:
+            detail = f"The database doesn't answer: {error}".strip()
+            remedy = "Start it, or correct `DATABASE_URL`; without it, Bonobot uses SQLite."
+            raise Unavailable(detail, code="database_unavailable", remedy=remedy) from None
         if pending:
             self.stdout.write(f"Applying {pending} migrations to the database")
             call_command("migrate", interactive=False, verbosity=0)
         try:
             return self.make_demo() if demo else {}
         finally:
-            runtime.close()  # the children have their own loops and connections
+            # The children have their own loops and connections; from here on, we have no threads.
+            runtime.close()
+            writer.close()
             connections.close_all()
 
     def make_demo(self) -> dict[str, str]:
@@ -106,7 +115,7 @@ class Command(BaseCommand):
         made = create_demo()
         for problem in made.problems:
             self.stderr.write(self.style.WARNING(f"Demo server {problem}"))
-        return {"user": made.username, "password": made.password}
+        return {"user": made.username, "password": f"{made.password}  (shown once)"}
 
     def wait_until_ready(self, crew: Crew, host: str, port: int) -> str:
         """Copy logs until /healthz answers; return what went wrong, blank if nothing did."""
@@ -119,20 +128,16 @@ class Command(BaseCommand):
             crew.pump(0.1)
         return ""
 
-    def show(self, login: dict[str, str]) -> None:
-        """Print the generated login; it is never shown again."""
-        if login:
-            self.stdout.write(f"\n  user      {login['user']}")
-            self.stdout.write(f"  password  {login['password']}  (shown once)")
-
-    def greet(self, programs: tuple[Program, ...], host: str, port: int) -> None:
-        """Say where everything is."""
-        heading = self.style.SUCCESS(
-            f"Bonobot {__version__} is ready: {address(host, port)}/admin/"
-        )
-        self.stdout.write(f"\n  {heading}")
-        self.stdout.write(f"  data      {settings.BONOBOT_VAR}")
-        self.stdout.write(f"  Ctrl-C stops {listed(programs)}\n\n")
+    def greet(self, login: dict[str, str], url: str, programs: str) -> None:
+        """Say where everything is, if it is; the login in any case, as it is kept nowhere."""
+        lines = [f"  {what:<9} {text}" for what, text in login.items()]
+        if url:
+            ready = self.style.SUCCESS(f"Bonobot {__version__} is ready: {url}/admin/")
+            lines = [f"  {ready}", *lines, f"  data      {settings.BONOBOT_VAR}"]
+            lines += [f"  Ctrl-C stops {programs}"]
+        if lines:
+            self.stdout.write("\n".join(["", *lines, ""]))
+            self.stdout.flush()
 
 
 def lineup(host: str, port: int, *, worker: bool) -> tuple[Program, ...]:

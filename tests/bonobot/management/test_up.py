@@ -153,6 +153,15 @@ def test_a_busy_port_is_refused_before_anything_happens(one: Up) -> None:
     assert not (one.folder / "var" / "bonobot.sqlite3").exists()
 
 
+def test_a_database_that_is_away_is_told_before_anything_starts(one: Up) -> None:
+    given = one.environment() | {"DATABASE_URL": f"postgresql://nobody@127.0.0.1:{one.port}/none"}
+    command = (sys.executable, "-m", "bonobot", "up", "--port", str(one.port))
+    process = start("up", command, folder=one.folder, env=given)
+    assert process.popen.wait(60) == 1
+    assert "database_unavailable: " in process.log()
+    assert "Traceback" not in process.log()
+
+
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 def test_an_address_of_another_machine_is_refused(host: str) -> None:
     with pytest.raises(Unavailable) as refused:
