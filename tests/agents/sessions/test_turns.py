@@ -1,0 +1,173 @@
+"""Model turns over a real wire: reserved before, settled after, streamed, cancelled, refused."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from agents.models import Budget, ModelEndpoint, Session, Step
+from agents.registration import EndpointSpec, save_endpoint
+from agents.sessions import requests
+from agents.sessions.following import report
+from agents.sessions.runner import SessionRunner
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.usage import cells
+from bonobot.lib.runtime import runtime
+from tests.agents import casting
+from tests.agents.llm.openai_server import Refuses, Says, Waits, openai_server
+from tests.eventually import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def fake():
+    """A server that speaks the OpenAI wire, on this process's loop."""
+    stack = AsyncExitStack()
+    yield runtime().call(stack.enter_async_context, openai_server())
+    runtime().call(stack.aclose)
+
+
+@pytest.fixture
+def endpoint(acme, helper, fake):
+    made = save_endpoint(
+        casting.administrator(acme),
+        EndpointSpec(
+            name="Fake",
+            base_url=fake.url,
+            model="house-model",
+            api_key="sk-test-key",
+            allow_private=True,
+            input_price=2_000_000,
+            output_price=10_000_000,
+        ),
+    )
+    helper.model_endpoint = made
+    helper.save()
+    return made
+
+
+@pytest.fixture
+def runner(transactional_db):
+    one = SessionRunner()
+    yield one
+    runtime().call(one.drain)
+
+
+@pytest.fixture
+def run(acme, helper, endpoint, runner):
+    async def until_done(session_id):
+        task = await runner.take(session_id)
+        if task is not None:
+            await asyncio.wait_for(task, 30)
+
+    def go(text="hello"):
+        session = requests.start(casting.administrator(acme), helper, text)
+        runtime().call(until_done, session.pk)
+        session.refresh_from_db()
+        return session
+
+    return go
+
+
+def budget(agent, unit, limit):
+    return Budget.objects.create(
+        organization=agent.organization, agent=agent, unit=unit, period="total", limit=limit
+    )
+
+
+def test_calls_go_to_the_server_and_their_results_back_to_the_model(workshop, fake, run):
+    asked = (
+        ("c1", "mcp_workshop_echo", '{"text": "a"}'),
+        ("c2", "mcp_workshop_echo", '{"text": "b"}'),
+    )
+    fake.script += [Says(calls=asked), Says(text="done")]
+    session = run()
+    assert report(session.pk)["answer"] == "done"
+    told = [m for m in fake.requests[1]["messages"] if m["role"] == "tool"]
+    assert [m["content"] for m in told] == ["a", "b"]
+
+
+def test_the_model_gets_the_original_schema_and_the_section_on_tools(workshop, fake, run):
+    fake.script += [Says(text="hi")]
+    run()
+    (tool,) = [
+        t["function"]
+        for t in fake.requests[0]["tools"]
+        if t["function"]["name"] == "mcp_workshop_echo"
+    ]
+    assert tool["parameters"] == workshop.definitions.get(name="echo").payload["inputSchema"]
+    system = fake.requests[0]["messages"][0]["content"]
+    assert "## MCP Tools" in system
+
+
+def test_arguments_that_are_not_json_are_told_to_the_model(workshop, fake, run, effects):
+    fake.script += [Says(calls=(("c1", "mcp_workshop_count", '{"what": '),)), Says(text="sorry")]
+    session = run()
+    assert session.status == Session.Status.DONE
+    (call,) = session.steps.filter(kind=Step.Kind.CALL)
+    assert (call.state, call.payload["code"]) == ("failed", "invalid_arguments")
+    assert effects.read_text() == ""
+
+
+def test_tokens_and_money_are_settled_as_used(acme, helper, workshop, fake, run):
+    budget(helper, "tokens", 100_000)
+    budget(helper, "microusd", 10_000_000)
+    fake.script += [Says(text="hi")]  # 11 tokens in, 7 out
+    session = run()
+    assert (session.input_tokens, session.output_tokens, session.cost_microusd) == (11, 7, 92)
+    spent = {key.split(":")[4]: (cell.spent, cell.reserved) for key, cell in cells(acme.pk).items()}
+    assert spent == {"tokens": (18, 0), "microusd": (92, 0)}
+    row = AuditRow.objects.get(action="agent_model_turn")
+    assert (row.input_tokens, row.output_tokens, row.cost_microusd) == (11, 7, 92)
+
+
+def test_a_money_budget_with_an_unknown_price_fails_closed(helper, endpoint, fake, run):
+    ModelEndpoint.objects.filter(pk=endpoint.pk).update(input_price=None, output_price=None)
+    budget(helper, "microusd", 10_000_000)
+    session = run()
+    assert (session.status, session.error_code) == (Session.Status.FAILED, "price_unknown")
+    assert fake.requests == []
+
+
+def test_a_budget_that_is_used_up_asks_no_model(helper, endpoint, fake, run):
+    budget(helper, "tokens", 10)
+    session = run()
+    assert session.error_code == "budget_exhausted"
+    assert fake.requests == []
+    assert AuditRow.objects.get(action="agent_model_turn").outcome == "refused"
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (Refuses(401, {"error": {"message": "no"}}), "model_auth"),
+        (Refuses(500, {"error": {"message": "no"}}), "model_error"),
+        (Refuses(429, {"error": {"message": "no"}}, {"Retry-After": "7"}), "model_rate_limited"),
+        (Says(text="half", cut="closed"), None),
+    ],
+)
+def test_a_model_that_fails_ends_the_run_with_its_code(
+    acme, helper, endpoint, fake, run, answer, code
+):
+    budget(helper, "tokens", 100_000)
+    fake.script += [answer]
+    session = run()
+    assert session.status == Session.Status.FAILED
+    assert session.error_code == code or session.error_code.startswith("model_")
+    assert "sk-test-key" not in session.error_detail
+    assert all(cell.reserved == 0 for cell in cells(acme.pk).values())
+
+
+def test_cancelling_ends_a_model_request_at_once(acme, helper, endpoint, fake, runner):
+    waiting = Waits()
+    fake.script += [waiting]
+    boss = casting.administrator(acme)
+    session = requests.start(boss, helper, "hello")
+    task = runtime().call(runner.take, session.pk)
+    eventually(fake.arrived.is_set)
+    assert requests.cancel(boss, session)
+    runtime().call(asyncio.wait, [task], timeout=10)
+    session.refresh_from_db()
+    assert session.status == Session.Status.CANCELLED
+    eventually(fake.left.is_set)
