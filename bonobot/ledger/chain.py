@@ -60,6 +60,10 @@ class Fault:
     row_id: str
     detail: str
 
+    def __str__(self) -> str:
+        row = f", row {self.row_id}" if self.row_id else ""
+        return f"{self.kind} at {self.seq}{row}: {self.detail}"
+
 
 # Position, digest, text, row id: a tuple because the heap of closings orders by position.
 _Entry = tuple[int, str, str, str]

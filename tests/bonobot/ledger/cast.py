@@ -1,10 +1,16 @@
 """Entries that the ledger's tests make up."""
 
-from typing import Any
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
+
+from django.db import connection
 
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.entries import Opening
+
+T = TypeVar("T")
 
 ALICE = Actor("user", "1", "Alice")
 
@@ -24,3 +30,15 @@ def opening_of(organization_id: UUID, **facts: Any) -> Opening:
         "details": {"arguments": {"zone": "Asia/Tokyo"}},
     }
     return Opening(**(usual | facts))
+
+
+async def in_thread(function: Callable[..., T], *arguments: object) -> T:
+    """Return what a function finds in the database, looked up beside the loop."""
+
+    def look() -> T:
+        try:
+            return function(*arguments)
+        finally:
+            connection.close()
+
+    return await asyncio.to_thread(look)

@@ -20,7 +20,7 @@ from bonobot.ledger.refusals import (
 )
 from bonobot.ledger.verify import verify
 from bonobot.ledger.writer import Writer
-from tests.bonobot.ledger.cast import ALICE, opening_of
+from tests.bonobot.ledger.cast import ALICE, in_thread, opening_of
 
 WAIT_S = 30.0
 Make = Callable[..., Opening]
@@ -227,7 +227,7 @@ async def test_concurrent_calls_of_a_loop_are_admitted_and_settled(
     refused = await writer.refuse_async(opening(decision="deny", code="denied"))
     noted = await writer.note_async(opening(event_type="connection"))
     assert refused != noted
-    report = await asyncio.to_thread(verify, organization_id)
+    report = await in_thread(verify, organization_id)
     assert (report.ok, report.seq) == (True, 202)
 
 

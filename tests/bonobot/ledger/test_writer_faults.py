@@ -20,6 +20,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.refusals import AuditUnavailable
 from bonobot.ledger.verify import verify
 from bonobot.ledger.writer import Writer
+from tests.bonobot.ledger.cast import in_thread
 from tests.eventually import eventually
 
 WAIT_S = 30.0
@@ -217,7 +218,7 @@ async def test_a_caller_that_goes_away_before_the_commit_leaves_no_row(
     await asyncio.to_thread(hold.__exit__, None, None, None)
     call = opening()
     await writer.admit_async(Admission(call))
-    rows = await asyncio.to_thread(lambda: list(AuditRow.objects.values_list("id", flat=True)))
+    rows = await in_thread(lambda: list(AuditRow.objects.values_list("id", flat=True)))
     assert rows == [call.call_id]
 
 
@@ -232,7 +233,7 @@ async def test_the_call_of_a_caller_that_goes_away_during_the_commit_is_closed(
     with pytest.raises(asyncio.CancelledError):
         await gone
     commits.held.set()
-    await asyncio.to_thread(_cancelled, call)
+    await in_thread(_cancelled, call)
 
 
 def test_the_call_of_a_loop_that_was_closed_is_closed(
@@ -269,7 +270,7 @@ async def test_a_loop_waits_no_longer_than_its_deadline_for_a_writer_that_hangs(
     with pytest.raises(AuditUnavailable):
         await writer.admit_async(Admission(call, (Reserve("budget:x", 10, 7),)))
     commits.held.set()
-    await asyncio.to_thread(_cancelled, call)
+    await in_thread(_cancelled, call)
 
 
 def test_a_fault_of_the_writer_fails_its_callers_and_another_takes_over(

@@ -1,0 +1,189 @@
+"""How many governed calls a second the ledger admits and settles, and what each costs.
+
+    make bench            (this among others)
+    .venv/bin/python tests/benchmarks/bench_ledger.py
+
+Each call is admitted (row opened, two budgets reserved, two rates charged) and settled (row closed,
+budgets settled) through the process's one writer, by 1, 8 and 32 tasks of one loop, on SQLite and,
+where it answers, on PostgreSQL (`BENCH_POSTGRES`, by default the local one). Databases are made for
+the run and removed. Processor time is that of this process: PostgreSQL's own work isn't in it.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[2]
+POSTGRES = os.environ.get("BENCH_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres")
+CONCURRENCY = (1, 8, 32)
+RUN_S = 3.0
+WARM_S = 0.5
+NEVER = 10**9  # a limit that isn't reached
+
+
+async def calls(organization_id: UUID, *, concurrency: int, seconds: float) -> list[float]:
+    """Make calls for some seconds; return how long each waited for the ledger, in ms."""
+    from bonobot.ledger.actors import Actor
+    from bonobot.ledger.entries import Admission, Charge, Opening, Reserve, Settlement
+    from bonobot.ledger.writer import writer
+
+    agent_id, server_id, session_id = uuid4(), uuid4(), uuid4()
+    budgets = [f"budget:{organization_id}:agent:{agent_id}:{unit}" for unit in ("calls", "money")]
+    charges = tuple(
+        Charge(f"rate:{organization_id}:{scope}", NEVER, NEVER) for scope in ("agent", "token")
+    )
+    waits: list[float] = []
+
+    async def one() -> None:
+        opening = Opening(
+            call_id=uuid4(),
+            organization_id=organization_id,
+            action="agent_tool_call",
+            event_type="call",
+            resource_type="mcp_tool",
+            resource_id="mcp_time_get_current_time",
+            actor=Actor("session", str(session_id), "assistant"),
+            decision="allow",
+            rule="policy:agent",
+            details={"arguments": {"timezone": "Asia/Tokyo", "note": "x" * 200}, "via": "session"},
+            agent_id=agent_id,
+            agent_name="assistant",
+            server_id=server_id,
+            server_name="time",
+            tool_name="get_current_time",
+            session_id=session_id,
+        )
+        reserves = tuple(Reserve(key, NEVER, 1000) for key in budgets)
+        began = time.perf_counter()
+        await writer().admit_async(Admission(opening, reserves, charges, generation=0))
+        await writer().settle_async(
+            Settlement(
+                call_id=opening.call_id,
+                organization_id=organization_id,
+                outcome="ok",
+                duration_ms=12,
+                details={"execution_time_ms": 12, "output": "0" * 64},
+                actuals=tuple((key, 1000, 900) for key in budgets),
+            )
+        )
+        waits.append((time.perf_counter() - began) * 1000)
+
+    async def work(until: float) -> None:
+        while time.monotonic() < until:
+            await one()
+
+    until = time.monotonic() + seconds
+    await asyncio.gather(*[work(until) for _ in range(concurrency)])
+    return waits
+
+
+def measure() -> None:
+    """Measure this process's database; print a line for each concurrency."""
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    call_command("migrate", "ledger", verbosity=0)
+    from bonobot.ledger.verify import verify
+    from bonobot.ledger.writer import close
+
+    organization_id = uuid4()
+    for concurrency in CONCURRENCY:
+        asyncio.run(calls(organization_id, concurrency=concurrency, seconds=WARM_S))
+        began, spent = time.perf_counter(), time.process_time()
+        waits = sorted(asyncio.run(calls(organization_id, concurrency=concurrency, seconds=RUN_S)))
+        spent, took = time.process_time() - spent, time.perf_counter() - began
+        figures = (
+            len(waits) / took,
+            waits[len(waits) // 2],
+            waits[len(waits) * 99 // 100],
+            spent / len(waits) * 1000,
+        )
+        sys.stdout.write(" ".join([str(concurrency), *[f"{one:.3f}" for one in figures]]) + "\n")
+    close()
+    began = time.perf_counter()
+    report = verify(organization_id)
+    took = time.perf_counter() - began
+    sys.stdout.write(f"verify {report.ok} {report.rows} {took:.3f}\n")
+
+
+def run(url: str, folder: str) -> list[list[str]]:
+    """Measure a database in a process of its own; return the lines that it printed."""
+    done = subprocess.run(
+        [sys.executable, __file__, "measure"],
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "BONOBOT_VAR": folder,
+            "DATABASE_URL": url,
+            "DJANGO_SETTINGS_MODULE": os.environ.get("DJANGO_SETTINGS_MODULE", "bonobot.settings"),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(done.stderr)
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def on_postgres(folder: str) -> list[list[str]]:
+    """Measure PostgreSQL in a database made for it; nothing where it doesn't answer."""
+    import psycopg
+    from psycopg import sql
+
+    name = f"bonobot_bench_{os.getpid()}"
+    try:
+        server = psycopg.connect(POSTGRES, autocommit=True, connect_timeout=3)
+    except psycopg.OperationalError:
+        return []
+    with server:
+        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            return run(f"{POSTGRES.rpartition('/')[0]}/{name}", folder)
+        finally:
+            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+def test_the_ledger_admits_and_settles_calls() -> None:
+    main()
+
+
+def main() -> None:
+    """Measure what there is and print one table."""
+    table = Table(title="Ledger: admission and settlement of a call")
+    for title in ("database", "at once", "calls/s", "p50 ms", "p99 ms", "processor ms/call"):
+        table.add_column(title, justify="left" if title == "database" else "right")
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="bonobot-bench-") as folder:
+        Path(folder).chmod(0o700)
+        databases = {
+            "SQLite": lambda: run(f"sqlite:///{folder}/bench.sqlite3", folder),
+            "PostgreSQL": lambda: on_postgres(folder),
+        }
+        for name, measured in databases.items():
+            with console.status(f"measuring {name}"):
+                lines = measured()
+            if not lines:
+                console.print(f"{name} doesn't answer at {POSTGRES.rpartition('@')[2]}: left out.")
+            for first, *figures in lines:
+                if first == "verify":
+                    sound, rows, seconds = figures
+                    console.print(f"{name}: verify of {rows} rows in {seconds} s, sound: {sound}")
+                    continue
+                rate, p50, p99, cpu = (float(one) for one in figures)
+                table.add_row(name, first, f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{cpu:.3f}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    measure() if sys.argv[1:] == ["measure"] else main()
