@@ -16,6 +16,7 @@ from bonobot.lib.egress import EgressDenied
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.errors import (
     UpstreamError,
+    bad_headers,
     denied,
     needs_reauth,
     protocol_error,
@@ -32,7 +33,6 @@ DEFAULT_RETRY_S = 1.0
 RESUMES = 8
 BUSY = (429, 502, 503, 504)
 REFUSED = (401, 403)
-HEADERS = "Check the names and values of the headers: no line ends, ASCII only."
 
 OnMessage = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -161,7 +161,7 @@ class Channel:
         except httpx2.SSEError as error:
             raise too_large(endpoint, endpoint.max_line) from error
         except httpx2.LocalProtocolError as error:  # whose text may quote a credential
-            raise unreachable(endpoint, "its headers can't be sent", remedy=HEADERS) from error
+            raise bad_headers(endpoint) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             why = quote(endpoint, str(error)) or type(error).__name__
             raise unreachable(endpoint, why, sent=request.sent) from error

@@ -39,6 +39,10 @@ class Overlong:
     hopeless: bool = False
 
 
+OnLine = Callable[[bytes | Overlong], None]
+OnOver = Callable[[], None]
+
+
 class Lines:
     """Cuts a stream of bytes into lines of at most `limit` bytes."""
 
@@ -91,11 +95,11 @@ class Tail:
 
 
 class Child(asyncio.SubprocessProtocol):
-    """One running server process; `over` is set once it can't answer any more."""
+    """One running server process; `on_over` is called once it can't answer any more."""
 
-    def __init__(self, on_line: Callable[[bytes | Overlong], None], tail: Tail, limit: int) -> None:
-        self.over = asyncio.Event()
+    def __init__(self, on_line: OnLine, on_over: OnOver, tail: Tail, limit: int) -> None:
         self._on_line = on_line
+        self._on_over: OnOver | None = on_over
         self._lines = Lines(limit)
         self._tail = tail
         self._silent = False
@@ -110,7 +114,7 @@ class Child(asyncio.SubprocessProtocol):
         return pipe.get_write_buffer_size() if pipe else 0
 
     def write(self, line: bytes) -> None:
-        """Send one line; what a dead child can't take is dropped, its death is told by `over`."""
+        """Send one line; what a dead child can't take is dropped: its death is told."""
         pipe = self._stdin()
         if pipe is not None and not pipe.is_closing():
             pipe.write(line + b"\n")
@@ -179,7 +183,12 @@ class Child(asyncio.SubprocessProtocol):
     def _soon_over(self) -> None:
         # The exit and the end of the output come in any order: wait a little for the other.
         wait_s = 0 if self._silent and self._exited.is_set() else LAST_OUTPUT_S
-        asyncio.get_running_loop().call_later(wait_s, self.over.set)
+        asyncio.get_running_loop().call_later(wait_s, self._over)
+
+    def _over(self) -> None:
+        if tell := self._on_over:
+            self._on_over = None
+            tell()
 
     def _kill(self) -> None:
         assert self._process is not None  # noqa: S101
@@ -190,9 +199,7 @@ class Child(asyncio.SubprocessProtocol):
         return pipe if isinstance(pipe, asyncio.WriteTransport) else None
 
 
-async def spawn(
-    endpoint: Endpoint, on_line: Callable[[bytes | Overlong], None], tail: Tail
-) -> Child:
+async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail) -> Child:
     """Start the endpoint's command in a group of its own; raises `server_unreachable`."""
     way = await asyncio.to_thread(containment)
     env = environment(endpoint.env)
@@ -201,7 +208,7 @@ async def spawn(
         raise _not_started(endpoint, f"`{endpoint.command}` is not a command here")
     try:
         _, child = await asyncio.get_running_loop().subprocess_exec(
-            lambda: Child(on_line, tail, endpoint.max_line),
+            lambda: Child(on_line, on_over, tail, endpoint.max_line),
             *(*way.prefix, command, *endpoint.args),
             env=env,
             cwd=endpoint.cwd,

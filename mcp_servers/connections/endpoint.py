@@ -46,10 +46,11 @@ class Endpoint:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tell configurations apart: another command, URL or credential is another fingerprint."""
+        """Tell configurations apart: another command, URL, credential or limit is another one."""
         parts = [
             *(self.transport, self.command, list(self.args), dict(self.env), self.cwd),
             *(self.url, dict(self.headers), self.allow_private),
+            *(self.connect_s, self.read_s, self.start_s, self.max_line, self.max_body),
         ]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -9,12 +9,14 @@ from copy import copy
 from typing import Any
 
 from bonobot.lib.egress import EgressDenied
-from bonobot.lib.masking import mask_text
+from bonobot.lib.masking import MASK, mask_text
 from bonobot.lib.problems import Problem
 from bonobot.lib.untrusted import visible
 from mcp_servers.connections.endpoint import Endpoint
 
 LONGEST_QUOTE = 500
+LONGEST_CHALLENGE = 2000
+SHORTEST_SECRET = 4
 STATUSES = {"call_timeout": 504, "server_unreachable": 503, "server_crashed": 503}
 
 
@@ -128,7 +130,16 @@ def needs_reauth(endpoint: Endpoint, http_status: int, challenge: str) -> Upstre
         sent=False,
         http_status=http_status,
         remedy="Enter valid credentials for this server, or sign in to it again.",
-        extra={"challenge": quote(endpoint, challenge)} if challenge else None,
+        extra={"challenge": _bare(endpoint, challenge)} if challenge else None,
+    )
+
+
+def bad_headers(endpoint: Endpoint) -> UpstreamError:
+    """Return the error of headers that HTTP can't carry, without their text."""
+    return unreachable(
+        endpoint,
+        "its headers can't be sent",
+        remedy="Check the names and values of the headers: no line ends, ASCII only.",
     )
 
 
@@ -192,3 +203,11 @@ def denied(endpoint: Endpoint, refusal: EgressDenied, *, sent: bool) -> Upstream
         field=refusal.field,
         extra=refusal.extra,
     )
+
+
+def _bare(endpoint: Endpoint, challenge: str) -> str:
+    # Programs read it (it names where to sign in), so only what is surely secret is masked.
+    for secret in endpoint.secrets:
+        if len(secret) >= SHORTEST_SECRET:
+            challenge = challenge.replace(secret, MASK)
+    return visible(challenge, LONGEST_CHALLENGE)

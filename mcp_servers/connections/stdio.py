@@ -37,7 +37,7 @@ class StdioConnection:
         self.failure: UpstreamError | None = None
         self._host = host
         self._tail = tail
-        self._stop = asyncio.Event()
+        self._ended = asyncio.Event()
         self._crew = Crew()
         self._peer: Peer | None = None
         self._child: Child | None = None
@@ -47,7 +47,7 @@ class StdioConnection:
     @property
     def alive(self) -> bool:
         """Say whether a request may be tried."""
-        return not (self._owner.done() or self._stop.is_set() or self.failure)
+        return not (self._owner.done() or self._ended.is_set() or self.failure)
 
     @property
     def busy(self) -> bool:
@@ -59,7 +59,7 @@ class StdioConnection:
         """Wait until the server has greeted; raises `UpstreamError` when it doesn't."""
         await self._opened.wait()
         if self.greeting is None:
-            raise (self.failure or self._closed()).with_traceback(None)
+            raise (self.failure or self._closed()).unsent()
         return self.greeting
 
     async def request(self, request: Request) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class StdioConnection:
 
     async def close(self) -> None:
         """End the child and wait until it is gone."""
-        self._stop.set()
+        self._ended.set()
         if not self._opened.is_set():
             self._owner.cancel()
         await asyncio.wait({self._owner})
@@ -97,13 +97,14 @@ class StdioConnection:
     async def _serve(self, era: Era | None) -> bool:
         """Run one child to its end; True: it died of the probe and is to be tried without."""
         self._peer = peer = Peer(self.endpoint, self._write, self._host, self._crew)
-        self._child = child = await spawn(self.endpoint, peer.receive, self._tail)
-        self._crew.spawn(self._watch(child, peer), name=f"watch {self.endpoint.name}")
+        self._child = child = await spawn(
+            self.endpoint, peer.receive, lambda: self._over(peer), self._tail
+        )
         try:
             async with asyncio.timeout(self.endpoint.start_s):
                 self.greeting = await self._greet(peer, era)
             self._opened.set()
-            await self._until_over(child)
+            await self._ended.wait()
         except TimeoutError:
             late = f"it did not answer within {self.endpoint.start_s:g} s of its start"
             self._end(unreachable(self.endpoint, late))
@@ -116,15 +117,14 @@ class StdioConnection:
             await child.close(EOF_GRACE_S if self.greeting else 0)
         return False
 
-    async def _until_over(self, child: Child) -> None:
-        waits = [self._crew.spawn(event.wait(), name="wait") for event in (child.over, self._stop)]
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        if not self._stop.is_set():
-            self.failure = self._crash(child)
-
-    async def _watch(self, child: Child, peer: Peer) -> None:
-        await child.over.wait()
-        peer.fail(self._crash(child))
+    def _over(self, peer: Peer) -> None:
+        """Take note that the child of `peer` can't answer any more."""
+        assert self._child is not None  # noqa: S101 - it was spawned
+        failure = crashed(self.endpoint, self._child.end(), self._tail.text())
+        if peer is self._peer and self.greeting is not None and not self._ended.is_set():
+            self.failure = failure
+            self._ended.set()
+        peer.fail(failure)
 
     async def _greet(self, peer: Peer, era: Era | None) -> Greeting:
         if era == "handshake":
@@ -183,9 +183,6 @@ class StdioConnection:
     def _write(self, line: bytes) -> None:
         if self._child is not None:
             self._child.write(line)
-
-    def _crash(self, child: Child) -> UpstreamError:
-        return crashed(self.endpoint, child.end(), self._tail.text())
 
     def _closed(self) -> UpstreamError:
         return unreachable(self.endpoint, "the connection was closed", remedy="Try again.")

@@ -24,7 +24,7 @@ from mcp_servers.connections.eras import (
     initialized,
     is_foreign,
 )
-from mcp_servers.connections.errors import UpstreamError
+from mcp_servers.connections.errors import UpstreamError, bad_headers
 from mcp_servers.connections.host import Desk, Host
 from mcp_servers.connections.mirrors import routing_headers
 from mcp_servers.connections.wire import (
@@ -134,13 +134,12 @@ class HttpUpstream:
         self.used_at = clock()
         self._clock = clock
         self._users = 0
-        self._client = guarded_client(
-            allow_private=endpoint.allow_private,
-            headers=endpoint.headers,
-            connect_s=endpoint.connect_s,
-            read_s=endpoint.read_s,
-            max_body=endpoint.max_body,
-        )
+        try:
+            self._client = guarded_client(
+                allow_private=endpoint.allow_private, headers=endpoint.headers
+            )
+        except UnicodeEncodeError:
+            raise bad_headers(endpoint) from None
         self._channel = Channel(endpoint, self._client)
         self._crew = Crew()
         self._era: Era | None = endpoint.era

@@ -1,0 +1,106 @@
+"""Connections of their own for each test, and endpoints of the servers in `tests/servers`."""
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.pool import Connections
+
+SERVERS = Path(__file__).parents[2] / "servers"
+ORGANIZATION = UUID(int=1)
+HOLDER = "session:test"
+
+Ask = Callable[..., Any]
+
+
+class Clock:
+    """A clock that tests set forward."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def connections(clock: Clock) -> AsyncIterator[Connections]:
+    made = Connections(clock=clock)
+    yield made
+    await made.close()
+
+
+def http(url: str, **more: Any) -> Endpoint:
+    """Return the endpoint of a server on the loopback."""
+    fields: dict[str, Any] = {
+        "server_id": uuid4(),
+        "name": "a server",
+        "organization_id": ORGANIZATION,
+        "allow_private": True,
+        "connect_s": 5,
+        "read_s": 10,
+    }
+    return Endpoint(transport="http", url=url, **(fields | more))
+
+
+def stdio(command: str, *args: str, **more: Any) -> Endpoint:
+    """Return the endpoint of a command."""
+    fields: dict[str, Any] = {
+        "server_id": uuid4(),
+        "name": "a server",
+        "organization_id": ORGANIZATION,
+        "read_s": 10,
+    }
+    return Endpoint(transport="stdio", command=command, args=args, **(fields | more))
+
+
+def scripted(way: str = "both", catalogue: str = "tools", **more: Any) -> Endpoint:
+    """Return the endpoint of `tests/servers/scripted.py`."""
+    script = str(SERVERS / "scripted.py")
+    return stdio(sys.executable, script, f"--era={way}", f"--catalogue={catalogue}", **more)
+
+
+async def call(
+    connections: Connections, endpoint: Endpoint, tool: str, /, **options: Any
+) -> dict[str, Any]:
+    """Call a tool; what isn't an option of `request` is an argument of the tool."""
+    known = ("holder", "timeout_s", "on_progress", "input_schema", "host")
+    chosen = {name: options.pop(name) for name in known if name in options}
+    params = {"name": tool, "arguments": options}
+    return await connections.request(
+        endpoint, "tools/call", params, **({"holder": HOLDER} | chosen)
+    )
+
+
+def text_of(result: dict[str, Any]) -> str:
+    """Return the first text of a tool's result."""
+    return str(result["content"][0]["text"])
+
+
+@pytest.fixture(scope="session")
+def modern_url() -> Iterator[str]:
+    """Run the SDK's server over HTTP for the whole session."""
+    command = [sys.executable, str(SERVERS / "modern.py"), "http"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().split()[1]
+        yield f"http://127.0.0.1:{port}/mcp"
+        server.terminate()
