@@ -5,7 +5,7 @@ process's one Runtime at startup, and connections and children end in order at s
 """
 
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from django.core.asgi import get_asgi_application
@@ -16,12 +16,12 @@ django_application = get_asgi_application()  # sets Django up, which the imports
 from bonobot import health  # noqa: E402
 from bonobot.lib.runtime import Runtime  # noqa: E402
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
-async def application(scope: Message, receive: Receive, send: Send) -> None:
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Answer lifespan and health here, everything else by Django."""
     kind = scope["type"]
     if kind == "lifespan":

@@ -22,7 +22,7 @@ from mcp_servers.connections.containment import NAMESPACE, TOOLS, containment
 
 State = Literal["ok", "warning", "failed"]
 OLDEST_PYTHON = (3, 11)
-PING_S = 1.0
+PING_S = 1
 SWEEP = "agents.tasks.sweep"
 SWEEP_EVERY_S = 10
 

@@ -7,6 +7,7 @@ is given before Django's middleware, so it needs no host name, session or thread
 
 import json
 import threading
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from django.contrib.auth.decorators import login_not_required
@@ -47,7 +48,7 @@ def healthz(request: HttpRequest) -> JsonResponse:
     return JsonResponse(body, status=status, headers={"Cache-Control": "no-store"})
 
 
-async def respond(send: Any) -> None:
+async def respond(send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
     """Answer an ASGI request for `/healthz`."""
     found = "" if _ready.is_set() else await runtime().orm(fault)
     status, body = _answer(found)

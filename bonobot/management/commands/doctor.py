@@ -3,7 +3,7 @@
 import json
 import sys
 from argparse import ArgumentParser
-from typing import Any
+from typing import IO, Any, cast
 
 from django.core.management.base import BaseCommand
 from rich.console import Console
@@ -29,7 +29,7 @@ class Command(BaseCommand):
             checks = [finding.as_dict() for finding in findings]
             self.stdout.write(json.dumps({"ok": not failed, "checks": checks}, indent=2))
         else:
-            console = Console(file=self.stdout._out, highlight=False)
+            console = Console(file=cast(IO[str], self.stdout._out), highlight=False)
             console.print(table(findings))
         if failed:
             self.stderr.write(f"{failed} of {len(findings)} checks failed.")
