@@ -14,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.utils.translation import gettext_lazy as _
 from kombu import Queue
 
+from bonobot import __version__
 from bonobot.lib import databases, env, keys, logs
 
 KIB = 1024
@@ -247,8 +248,23 @@ REST_FRAMEWORK = {
 SPECTACULAR_SETTINGS = {
     "TITLE": "Bonobot",
     "DESCRIPTION": "AI agents, the MCP servers they use, and what may happen.",
-    "VERSION": "0.1.0",
+    "VERSION": __version__,
+    "OAS_VERSION": "3.1.0",
+    "SCHEMA_PATH_PREFIX": "/api",
     "SERVE_INCLUDE_SCHEMA": False,
+    # Names for clients, where several things have a member of the same name.
+    "ENUM_NAME_OVERRIDES": {
+        "AuditOutcome": "bonobot.ledger.models.AuditRow.Outcome",
+        "CallOutcome": ["ok", "error", "unknown"],
+        "DefinitionKind": "mcp_servers.models.Definition.Kind",
+        "EndpointKind": "agents.models.ModelEndpoint.Kind",
+        "ServerStatus": "mcp_servers.models.Server.Status",
+        "SessionStatus": "agents.models.Session.Status",
+        "StepKind": "agents.models.Step.Kind",
+        "TestStatus": ["connected", "error", "needs_reauth"],
+        "Transport": ["stdio", "http"],
+        "TransportAlias": ["stdio", "http", "sse", "streamable-http", "streamable_http"],
+    },
     "COMPONENT_SPLIT_REQUEST": True,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",

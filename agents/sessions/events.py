@@ -22,7 +22,7 @@ RESTING = frozenset(
 )
 REST = "rest"
 # What readers see of a step; the model's own message is for the model only.
-_SHOWN = {
+_SHOWN: dict[str, tuple[str, ...]] = {
     Step.Kind.MESSAGE: ("text", "by"),
     Step.Kind.MODEL: ("text", "finish", "usage", "cost_microusd", "code", "detail", "remedy"),
     Step.Kind.CALL: ("name", "arguments", "text", "code", "rule", "server", "tool", "duration_ms"),

@@ -1,0 +1,149 @@
+"""Model endpoints: where agents think."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from agents.models import ModelEndpoint
+from agents.registration import EndpointSpec, remove_endpoint, save_endpoint
+from bonobot.lib.masking import MASK
+from bonobot.tenancy.api.resources import READ, Resource, named_in_path
+from bonobot.tenancy.api.schema import operation
+from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.roles import Action
+
+LARGEST_PRICE = 2**53
+PRICE = "Micro-dollars per million tokens; null: as the bundled price list says."
+
+
+def _price() -> serializers.IntegerField:
+    return serializers.IntegerField(
+        required=False, allow_null=True, min_value=0, max_value=LARGEST_PRICE, help_text=PRICE
+    )
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "OpenAI-compatible",
+            {
+                "name": "Ollama",
+                "kind": "openai",
+                "base_url": "http://127.0.0.1:11434/v1",
+                "model": "qwen3",
+                "allow_private": True,
+            },
+            request_only=True,
+        ),
+        OpenApiExample("Built in", {"name": "Offline", "kind": "offline"}, request_only=True),
+    ]
+)
+class EndpointBody(Shape):
+    """A model endpoint as it is written."""
+
+    name = serializers.CharField(max_length=255)
+    kind = serializers.ChoiceField(ModelEndpoint.Kind.choices, required=False)
+    base_url = serializers.CharField(required=False, allow_blank=True, max_length=500)
+    model = serializers.CharField(required=False, allow_blank=True, max_length=255)
+    api_key = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=10_000,
+        write_only=True,
+        help_text=f"Kept when left out or `{MASK}`; blank removes it.",
+    )
+    allow_private = serializers.BooleanField(required=False)
+    timeout_s = serializers.IntegerField(required=False, min_value=1, max_value=3_600)
+    input_price = _price()
+    output_price = _price()
+
+
+class EndpointShape(Shape):
+    """A model endpoint as it is read; its key shows as set or not."""
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    slug = serializers.CharField()
+    kind = serializers.ChoiceField(ModelEndpoint.Kind.choices)
+    base_url = serializers.CharField()
+    model = serializers.CharField()
+    api_key = serializers.SerializerMethodField(help_text=f"`{MASK}`, or blank if there is none.")
+    allow_private = serializers.BooleanField()
+    timeout_s = serializers.IntegerField()
+    input_price = serializers.IntegerField(allow_null=True, help_text=PRICE)
+    output_price = serializers.IntegerField(allow_null=True, help_text=PRICE)
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+
+    @extend_schema_field(str)
+    def get_api_key(self, endpoint: ModelEndpoint) -> str:
+        """Return the mask, or nothing."""
+        return MASK if endpoint.api_key else ""
+
+
+class ModelEndpoints(Resource):
+    """All model endpoints."""
+
+    rules = {"GET": READ, "POST": Action.MANAGE_AGENTS}
+    ordering = ("name", "pk")
+
+    @operation("list_model_endpoints", answer=EndpointShape(many=True))
+    def get(self, request: object) -> Response:
+        """List the model endpoints."""
+        rows = ModelEndpoint.objects.for_organization(self.organization_id)
+        return self.listed(rows, EndpointShape)
+
+    @operation("add_model_endpoint", body=EndpointBody, answer=EndpointShape, status=201)
+    def post(self, request: object) -> Response:
+        """Make a model endpoint: any OpenAI-compatible URL, or the offline model."""
+        spec = EndpointSpec(**self.read(EndpointBody))
+        return self.shown(save_endpoint(self.principal, spec), EndpointShape, status=201)
+
+
+class OneModelEndpoint(Resource):
+    """One model endpoint."""
+
+    rules = {
+        "GET": READ,
+        "PUT": Action.MANAGE_AGENTS,
+        "PATCH": Action.MANAGE_AGENTS,
+        "DELETE": Action.MANAGE_AGENTS,
+    }
+
+    @operation("get_model_endpoint", answer=EndpointShape)
+    def get(self, request: object, endpoint_id: str) -> Response:
+        """Show a model endpoint; its key is never shown."""
+        return self.shown(self._endpoint(endpoint_id), EndpointShape)
+
+    @operation("replace_model_endpoint", body=EndpointBody, answer=EndpointShape)
+    def put(self, request: object, endpoint_id: str) -> Response:
+        """Change a model endpoint; a key that is left out or masked stays."""
+        return self._alter(endpoint_id, partial=False)
+
+    @operation("change_model_endpoint", body=EndpointBody, answer=EndpointShape)
+    def patch(self, request: object, endpoint_id: str) -> Response:
+        """Change parts of a model endpoint."""
+        return self._alter(endpoint_id, partial=True)
+
+    @operation("remove_model_endpoint", status=204)
+    def delete(self, request: object, endpoint_id: str) -> Response:
+        """Remove a model endpoint that no agent uses."""
+        remove_endpoint(self.principal, self._endpoint(endpoint_id))
+        return Response(status=204)
+
+    def _endpoint(self, endpoint_id: str) -> ModelEndpoint:
+        with named_in_path("endpoint_id"):
+            found: ModelEndpoint = ModelEndpoint.objects.get_or_404(
+                self.organization_id, pk=endpoint_id
+            )
+        return found
+
+    def _alter(self, endpoint_id: str, *, partial: bool) -> Response:
+        endpoint = self._endpoint(endpoint_id)
+        names = ("name", "kind", "base_url", "model", "allow_private", "timeout_s")
+        kept: dict[str, Any] = {name: getattr(endpoint, name) for name in names}
+        kept |= {"input_price": endpoint.input_price, "output_price": endpoint.output_price}
+        spec = EndpointSpec(**(kept | self.read(EndpointBody, partial=partial)))
+        return self.shown(save_endpoint(self.principal, spec, endpoint), EndpointShape)

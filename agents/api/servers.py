@@ -1,0 +1,226 @@
+"""The servers of an agent: exactly the paths and shapes of FEATURES A11.
+
+Private servers belong to the agent; servers of the pool are bound to it and changed elsewhere.
+"""
+
+from typing import Any
+
+from django.db import transaction
+from django.db.models import F, Q
+from drf_spectacular.utils import (
+    OpenApiExample,
+    PolymorphicProxySerializer,
+    extend_schema_field,
+)
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from agents.api.agents import AgentResource
+from agents.bindings import bind, bound_server, refuse_pool_write, unbind
+from agents.models import Agent, Binding
+from bonobot.tenancy.api.resources import READ, named_in_path
+from bonobot.tenancy.api.schema import operation
+from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.roles import Action
+from mcp_servers.api.contacts import contact
+from mcp_servers.api.presets import add_from_preset
+from mcp_servers.api.servers import readable_servers
+from mcp_servers.api.shapes import (
+    TO_ADD,
+    NewPresetServerBody,
+    NewServerBody,
+    ServerDetailShape,
+    TestShape,
+    spec_of,
+)
+from mcp_servers.models import Server
+from mcp_servers.registration import add, alter
+
+NAMES = serializers.ListField(
+    child=serializers.CharField(max_length=512),
+    required=False,
+    help_text="Globs over the server's own tool names.",
+)
+
+
+FROM_POOL = OpenApiExample(
+    "Two tools of a pool server",
+    {
+        "server_id": "b1c84d5e-5c0b-4c55-9d3a-0a7c1c1f2d3e",
+        "allowed_tools": ["get_current_time", "convert_*"],
+    },
+    request_only=True,
+)
+
+
+class BindBody(Shape):
+    """A pool server for an agent; sent again, it changes how much of it the agent gets."""
+
+    server_id = serializers.UUIDField()
+    enabled = serializers.BooleanField(required=False)
+    allowed_tools = NAMES
+    denied_tools = NAMES
+
+
+class AgentServerShape(ServerDetailShape):
+    """A server as an agent has it."""
+
+    agent_id = serializers.SerializerMethodField(help_text="The agent that was asked for.")
+    enabled = serializers.SerializerMethodField(  # type: ignore[assignment]  # more is known here
+        help_text="On for this agent, and on at all."
+    )
+    allowed_tools = serializers.SerializerMethodField(help_text="Empty: all that it offers.")
+    denied_tools = serializers.SerializerMethodField()
+
+    @extend_schema_field({"type": "string", "format": "uuid"})
+    def get_agent_id(self, server: Server) -> str:
+        """Return the agent that was asked for."""
+        return str(self._binding(server).agent_id)
+
+    def get_enabled(self, server: Server) -> bool:
+        """Tell whether the agent can use it."""
+        return server.enabled and self._binding(server).enabled
+
+    def get_allowed_tools(self, server: Server) -> list[str]:
+        """Return the globs of the tools that the agent gets."""
+        return self._binding(server).allowed_tools
+
+    def get_denied_tools(self, server: Server) -> list[str]:
+        """Return the globs of the tools that it never gets."""
+        return self._binding(server).denied_tools
+
+    def _binding(self, server: Server) -> Binding:
+        found: Binding = self.context["bindings"][server.pk]
+        return found
+
+
+ADDED = PolymorphicProxySerializer(
+    component_name="AgentServerToAdd",
+    serializers=[NewServerBody, NewPresetServerBody, BindBody],
+    resource_type_field_name=None,
+)
+
+
+class AgentServerResource(AgentResource):
+    """A resource below the servers of one agent."""
+
+    def bound(self, agent: Agent, server_id: str) -> Server:
+        """Return a server that the agent has; raises `NotFound`."""
+        with named_in_path("server_id"):
+            return bound_server(agent, server_id)
+
+    def answer(self, agent: Agent, server: Server, *, status: int = 200) -> Response:
+        """Show the server as the agent has it now."""
+        rows = readable_servers(Server.objects.filter(pk=server.pk), tools=True)
+        bindings = {row.server_id: row for row in agent.bindings.filter(server=server)}
+        return self.shown(rows.get(), AgentServerShape, status=status, bindings=bindings)
+
+
+class AgentServers(AgentServerResource):
+    """All servers of an agent."""
+
+    rules = {"GET": READ, "POST": Action.MANAGE_AGENTS}
+    narrowed = ("GET",)
+    queryset = Server.objects.none()
+    ordering = ("name", "pk")
+
+    @operation("list_agent_servers", answer=AgentServerShape(many=True))
+    def get(self, request: object, agent_id: str) -> Response:
+        """List an agent's servers: its private ones and those of the pool that it has."""
+        agent = self.agent(agent_id)
+        bindings = {row.server_id: row for row in agent.bindings.all()}
+        rows = readable_servers(Server.objects.filter(pk__in=bindings), tools=True)
+        return self.listed(rows, AgentServerShape, bindings=bindings)
+
+    @operation(
+        "add_agent_server",
+        body=ADDED,
+        answer=AgentServerShape,
+        status=(200, 201),
+        examples=[*TO_ADD, FROM_POOL],
+    )
+    def post(self, request: object, agent_id: str) -> Response:
+        """Give an agent a server.
+
+        With `server_id` one of the pool's (sent again, the binding is changed, and the answer is
+        200); with a configuration or a `preset` a new one that is private to the agent.
+        """
+        agent = self.agent(agent_id)
+        if "server_id" in self.members():
+            return self._bind(agent, self.read(BindBody))
+        with transaction.atomic():
+            server = self._added(agent)
+            bind(self.principal, agent, server)
+        return self.answer(agent, server, status=201)
+
+    def _added(self, agent: Agent) -> Server:
+        if "preset" in self.members():
+            body = self.read(NewPresetServerBody)
+            return add_from_preset(self.principal, body, scope_id=agent.pk)
+        return add(self.principal, spec_of(self.read(NewServerBody)), scope_id=agent.pk)
+
+    def _bind(self, agent: Agent, body: dict[str, Any]) -> Response:
+        server_id = body.pop("server_id")
+        given = Q(scope_id=F("organization_id")) | Q(scope_id=agent.pk)
+        with named_in_path("server_id"):
+            # Another agent's private server does not exist here.
+            mine = Server.objects.filter(given)
+            server: Server = mine.get_or_404(self.organization_id, pk=server_id)
+        old = agent.bindings.filter(server=server).first()
+        kept = {} if old is None else _said(old)
+        bind(self.principal, agent, server, **(kept | body))
+        return self.answer(agent, server, status=201 if old is None else 200)
+
+
+class AgentServer(AgentServerResource):
+    """One server of an agent."""
+
+    rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS, "DELETE": Action.MANAGE_AGENTS}
+    narrowed = ("GET",)
+
+    @operation("get_agent_server", answer=AgentServerShape)
+    def get(self, request: object, agent_id: str, server_id: str) -> Response:
+        """Show a server of an agent with its tools; secrets are masked."""
+        agent = self.agent(agent_id)
+        return self.answer(agent, self.bound(agent, server_id))
+
+    @operation("replace_agent_server", body=NewServerBody, answer=AgentServerShape)
+    def put(self, request: object, agent_id: str, server_id: str) -> Response:
+        """Change a private server of an agent; one of the pool is changed at /mcp-servers."""
+        agent = self.agent(agent_id)
+        server = self.bound(agent, server_id)
+        refuse_pool_write(server)
+        alter(self.principal, server, spec_of(self.read(NewServerBody), server))
+        return self.answer(agent, server)
+
+    @operation("remove_agent_server", status=204)
+    def delete(self, request: object, agent_id: str, server_id: str) -> Response:
+        """Take a server from an agent: a private one is removed, one of the pool is unbound."""
+        agent = self.agent(agent_id)
+        unbind(self.principal, agent, self.bound(agent, server_id))
+        return Response(status=204)
+
+
+class TestAgentServer(AgentServerResource):
+    """A test of one server of an agent."""
+
+    __test__ = False
+    rules = {"POST": (Action.MANAGE_AGENTS, Action.MANAGE_SERVERS)}
+
+    @operation("test_agent_server", answer=TestShape)
+    def post(self, request: object, agent_id: str, server_id: str) -> Response:
+        """Connect to a server of an agent now.
+
+        A server that doesn't answer is no error of this request: the answer is 200 with the
+        status `error` or `needs_reauth`, the code, and what to do.
+        """
+        server = self.bound(self.agent(agent_id), server_id)
+        return Response(contact(self.principal, server))
+
+
+def _said(binding: Binding) -> dict[str, Any]:
+    return {
+        "enabled": binding.enabled,
+        "allowed_tools": binding.allowed_tools,
+        "denied_tools": binding.denied_tools,
+    }

@@ -1,0 +1,305 @@
+"""Sessions: start, read, follow, answer, cancel."""
+
+import json
+from collections.abc import AsyncIterator
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+import django_filters
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import (
+    OpenApiExample,
+    OpenApiParameter,
+    OpenApiResponse,
+    extend_schema_field,
+    extend_schema_serializer,
+)
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from agents.api.agents import AgentResource
+from agents.models import Session, Step
+from agents.sessions.events import Event, follow, shown
+from agents.sessions.requests import MESSAGE_LENGTH, cancel, send, start
+from bonobot.lib.problems import Invalid
+from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, named_in_path
+from bonobot.tenancy.api.schema import operation
+from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.roles import Action
+
+STEPS = 500
+KEEPALIVE_S = 15.0
+EVENT_STREAM = "text/event-stream"
+QUESTION = "What time is it in Asia/Tokyo?"
+
+
+class SessionFilter(django_filters.FilterSet):
+    """What sessions are looked for by."""
+
+    status = django_filters.ChoiceFilter(choices=Session.Status.choices)
+    agent = django_filters.CharFilter(field_name="agent__slug", label="Slug of the agent")
+    since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
+    until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+
+
+@extend_schema_serializer(examples=[OpenApiExample("A message", {"message": QUESTION})])
+class MessageBody(Shape):
+    """A message for an agent."""
+
+    message = serializers.CharField(
+        max_length=MESSAGE_LENGTH, trim_whitespace=False, allow_blank=True
+    )
+
+
+@extend_schema_serializer(examples=[OpenApiExample("A first message", {"message": QUESTION})])
+class StartBody(MessageBody):
+    """A session as it is started."""
+
+    working_dir = serializers.CharField(
+        required=False,
+        max_length=1024,
+        help_text="A folder of the host; only a platform administrator may attach one.",
+    )
+
+
+class SessionShape(Shape):
+    """A conversation with an agent."""
+
+    id = serializers.UUIDField()
+    agent_id = serializers.UUIDField()
+    agent = serializers.CharField(source="agent.slug")
+    title = serializers.CharField()
+    status = serializers.ChoiceField(Session.Status.choices)
+    error_code = serializers.CharField()
+    error_detail = serializers.CharField()
+    started_by = serializers.CharField()
+    turns = serializers.IntegerField()
+    calls = serializers.IntegerField()
+    input_tokens = serializers.IntegerField()
+    output_tokens = serializers.IntegerField()
+    cost_microusd = serializers.IntegerField()
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+    finished_at = serializers.DateTimeField(allow_null=True)
+
+
+class StepShape(Shape):
+    """One step; which of the later members are there depends on its kind."""
+
+    seq = serializers.IntegerField()
+    kind = serializers.ChoiceField(Step.Kind.choices)
+    state = serializers.ChoiceField(Step.State.choices)
+    turn = serializers.IntegerField()
+    index = serializers.IntegerField()
+    call_id = serializers.UUIDField(allow_null=True)
+    started_at = serializers.DateTimeField()
+    finished_at = serializers.DateTimeField(allow_null=True)
+    text = serializers.CharField(required=False)
+    by = serializers.CharField(required=False)
+    name = serializers.CharField(required=False)
+    arguments = serializers.DictField(required=False, allow_null=True)
+    server = serializers.CharField(required=False)
+    tool = serializers.CharField(required=False)
+    duration_ms = serializers.IntegerField(required=False)
+    finish = serializers.CharField(required=False)
+    usage = serializers.DictField(required=False)
+    cost_microusd = serializers.IntegerField(required=False)
+    answer = serializers.CharField(required=False)
+    code = serializers.CharField(required=False)
+    detail = serializers.CharField(required=False)
+    remedy = serializers.CharField(required=False)
+    field = serializers.CharField(required=False)
+    rule = serializers.CharField(required=False)
+
+
+class SessionDetailShape(SessionShape):
+    """A session with its steps."""
+
+    steps = serializers.SerializerMethodField(help_text=f"At most {STEPS} behind `after`.")
+    more_steps = serializers.SerializerMethodField(help_text="Whether there are more behind these.")
+
+    @extend_schema_field(StepShape(many=True))
+    def get_steps(self, session: Session) -> list[dict[str, Any]]:
+        """Return what the session did."""
+        return [shown(step) for step in self.context["steps"][:STEPS]]
+
+    def get_more_steps(self, session: Session) -> bool:
+        """Tell whether there are more steps than these."""
+        return len(self.context["steps"]) > STEPS
+
+
+class CancelShape(Shape):
+    """What a wish to cancel did."""
+
+    cancelled = serializers.BooleanField(help_text="False where nothing was running.")
+
+
+class SessionResource(Resource):
+    """A resource below one session."""
+
+    def session(self, session_id: str) -> Session:
+        """Return the session, if it may be read; raises `NotFound`."""
+        visible = Session.objects.visible_to(self.principal).select_related("agent")
+        with named_in_path("session_id"):
+            found: Session = visible.get_or_404(self.organization_id, pk=session_id)
+        return found
+
+    def answer(self, session: Session, *, status: int = 200) -> Response:
+        """Show the session as it is now."""
+        return self.shown(self.session(str(session.pk)), SessionShape, status=status)
+
+
+class Sessions(SessionResource):
+    """All sessions."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+    queryset = Session.objects.none()
+    filterset_class = SessionFilter
+
+    @operation("list_sessions", answer=SessionShape(many=True))
+    def get(self, request: object) -> Response:
+        """List sessions, the latest first; a member sees their own."""
+        rows = Session.objects.visible_to(self.principal).select_related("agent")
+        return self.listed(rows, SessionShape)
+
+
+class AgentSessions(AgentResource):
+    """The sessions of an agent."""
+
+    rules = {"GET": READ_OR_RUN, "POST": Action.RUN_AGENTS}
+    narrowed = ("GET", "POST")
+    queryset = Session.objects.none()
+    filterset_class = SessionFilter
+
+    @operation("list_agent_sessions", answer=SessionShape(many=True))
+    def get(self, request: object, agent_id: str) -> Response:
+        """List the sessions of an agent, the latest first; a member sees their own."""
+        agent = self.agent(agent_id)
+        rows = Session.objects.visible_to(self.principal).filter(agent=agent)
+        return self.listed(rows.select_related("agent"), SessionShape)
+
+    @operation("start_session", body=StartBody, answer=SessionShape, status=201)
+    def post(self, request: object, agent_id: str) -> Response:
+        """Start a session with a first message; a worker takes it from here."""
+        agent = self.agent(agent_id)
+        body = self.read(StartBody)
+        folder = body.get("working_dir", "")
+        session = start(self.principal, agent, body["message"], working_dir=folder)
+        return self.shown(session, SessionShape, status=201)
+
+
+AFTER = OpenApiParameter("after", int, description="Only steps behind this `seq`.")
+
+
+class OneSession(SessionResource):
+    """One session."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+
+    @operation("get_session", answer=SessionDetailShape, parameters=[AFTER])
+    def get(self, request: object, session_id: str) -> Response:
+        """Show a session with its steps: messages, model turns, calls, notices."""
+        session = self.session(session_id)
+        after = _seq(self.request.query_params.get("after", "0"), "after")
+        steps = list(session.steps.filter(seq__gt=after).order_by("seq")[: STEPS + 1])
+        return self.shown(session, SessionDetailShape, steps=steps)
+
+
+class Messages(SessionResource):
+    """Messages to a session."""
+
+    rules = {"POST": Action.RUN_AGENTS}
+    narrowed = ("POST",)
+
+    @operation("send_message", body=MessageBody, answer=SessionShape, status=202)
+    def post(self, request: object, session_id: str) -> Response:
+        """Send a message; a resting session goes on, a running one takes it up next."""
+        session = self.session(session_id)
+        send(self.principal, session, self.read(MessageBody)["message"])
+        return self.answer(session, status=202)
+
+
+class CancelSession(SessionResource):
+    """The wish to cancel a session."""
+
+    rules = {"POST": Action.RUN_AGENTS}
+    narrowed = ("POST",)
+
+    @operation("cancel_session", answer=CancelShape)
+    def post(self, request: object, session_id: str) -> Response:
+        """Cancel what a session does; a message sent later begins anew."""
+        return Response({"cancelled": cancel(self.principal, self.session(session_id))})
+
+
+LAST_EVENT_ID = OpenApiParameter(
+    "Last-Event-ID",
+    int,
+    OpenApiParameter.HEADER,
+    description="The last id that was seen; the stream goes on behind it.",
+)
+STREAM = OpenApiResponse(
+    OpenApiTypes.STR,
+    description="Events: `message`, `model`, `call`, `notice`, `end` (steps; `data` is the step, "
+    "and the one with an `id` is final), then `rest`: what came of it.",
+    examples=[
+        OpenApiExample(
+            "A finished call",
+            'id: 3\nevent: call\ndata: {"seq": 3, "kind": "call", "state": "done"}\n\n',
+        )
+    ],
+)
+
+
+class SessionEvents(SessionResource):
+    """The event stream of a session."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+
+    @operation(
+        "follow_session",
+        answer={(200, EVENT_STREAM): STREAM},
+        parameters=[LAST_EVENT_ID],
+    )
+    def get(self, request: object, session_id: str) -> StreamingHttpResponse:
+        """Follow a session until it rests (server-sent events).
+
+        Steps that are not final come without an id, as often as they change: put them in each
+        other's place by `seq`. A stream that broke goes on with `Last-Event-ID`.
+        """
+        session = self.session(session_id)
+        after = _seq(self.request.headers.get("Last-Event-ID", "0") or "0", "Last-Event-ID")
+        response = StreamingHttpResponse(stream(session.pk, after), content_type=EVENT_STREAM)
+        response["Cache-Control"] = "no-store"
+        response["X-Accel-Buffering"] = "no"
+        return response
+
+
+async def stream(session_id: UUID, after_seq: int) -> AsyncIterator[bytes]:
+    """Yield the session's events as server-sent events, and a comment where nothing happens."""
+    spoken = monotonic()
+    async for events in follow(session_id, after_seq):
+        if events:
+            yield b"".join(map(written, events))
+            spoken = monotonic()
+        elif monotonic() - spoken >= KEEPALIVE_S:
+            yield b": still here\n\n"
+            spoken = monotonic()
+
+
+def written(event: Event) -> bytes:
+    """Return one event as it stands in the stream; JSON has no line breaks."""
+    number = f"id: {event.id}\n" if event.id is not None else ""
+    return f"{number}event: {event.kind}\ndata: {json.dumps(event.data)}\n\n".encode()
+
+
+def _seq(text: str, field: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= 9:
+        return int(text)
+    raise Invalid(
+        f"`{field}` is {text[:20]!r}.", field=field, remedy="Send the number of a step, or nothing."
+    )

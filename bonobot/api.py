@@ -1,0 +1,80 @@
+"""REST under /api: where everything is, and how errors are answered (RFC 9457)."""
+
+from http import HTTPStatus
+from math import ceil
+from typing import Any
+
+from django.urls import URLPattern, URLResolver, include, path, re_path
+from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiJsonRenderer2
+from drf_spectacular.utils import extend_schema
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from bonobot.lib.problems import NotFound, Problem
+from bonobot.tenancy.api.faults import problem_of
+from bonobot.tenancy.api.resources import PROBLEM_JSON, AlwaysJSON
+
+
+def problem_response(error: Exception, context: dict[str, Any]) -> Response:
+    """Answer any error of a view as problem details."""
+    problem = problem_of(error)
+    return Response(
+        problem_details(problem),
+        status=problem.status,
+        headers=_headers(problem),
+        content_type=PROBLEM_JSON,
+    )
+
+
+def problem_details(problem: Problem) -> dict[str, Any]:
+    """Return the members of a problem, RFC 9457's and ours."""
+    return {
+        "type": "about:blank",
+        "title": HTTPStatus(problem.status).phrase,
+        "status": problem.status,
+        **problem.as_dict(),
+    }
+
+
+def _headers(problem: Problem) -> dict[str, str]:
+    headers = {"Cache-Control": "no-store"}
+    if problem.status == HTTPStatus.UNAUTHORIZED:
+        fault = ', error="invalid_token"' if problem.code == "bad_token" else ""
+        headers["WWW-Authenticate"] = f'Bearer realm="bonobot"{fault}'
+    if problem.retry_after is not None:
+        headers["Retry-After"] = str(max(1, ceil(problem.retry_after)))
+    return headers
+
+
+class Nowhere(APIView):
+    """Every address below /api/ that isn't one."""
+
+    authentication_classes = ()
+    permission_classes = ()
+    content_negotiation_class = AlwaysJSON
+
+    def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        """Answer 404 to any method."""
+        raise NotFound(
+            f"There is nothing at {request.path[:200]}.",
+            code="unknown_path",
+            remedy="Paths have no trailing slash; /api/schema lists them all.",
+        )
+
+
+@extend_schema(exclude=True)
+class Schema(SpectacularAPIView):
+    """The OpenAPI document, as JSON."""
+
+    renderer_classes = [OpenApiJsonRenderer2, OpenApiJsonRenderer]
+
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("schema", Schema.as_view(), name="schema"),
+    path("docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+    path("", include("bonobot.tenancy.api.urls")),
+    path("", include("mcp_servers.api.urls")),
+    path("", include("agents.api.urls")),
+    re_path(r"", Nowhere.as_view()),
+]

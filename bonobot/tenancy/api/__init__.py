@@ -1,0 +1,1 @@
+"""What all REST resources stand on, and the resources of tenants: members and the audit."""

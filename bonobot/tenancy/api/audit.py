@@ -1,0 +1,146 @@
+"""The audit, read: who did what, what was decided, and what came of it (FEATURES A9, D12)."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import django_filters
+from django.db.models import Q
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from bonobot.ledger.models import AuditQuerySet, AuditRow
+from bonobot.tenancy.api.resources import Resource, found_or_404
+from bonobot.tenancy.api.schema import operation
+from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.roles import Action
+
+
+class AuditFilter(django_filters.FilterSet):
+    """What audit rows are looked for by; names stand in where no id is at hand."""
+
+    agent = django_filters.CharFilter(method="by_agent", label="Id or name of the agent")
+    server = django_filters.CharFilter(method="by_server", label="Id or name of the server")
+    session = django_filters.UUIDFilter(field_name="session_id")
+    tool = django_filters.CharFilter(method="by_tool", label="The tool's own or namespaced name")
+    action = django_filters.CharFilter(field_name="action")
+    outcome = django_filters.ChoiceFilter(choices=AuditRow.Outcome.choices)
+    decision = django_filters.ChoiceFilter(choices=AuditRow.Decision.choices)
+    code = django_filters.CharFilter(field_name="code")
+    actor = django_filters.CharFilter(method="by_actor", label="Id or name of who acted")
+    since = django_filters.IsoDateTimeFilter(field_name="opened_at", lookup_expr="gte")
+    until = django_filters.IsoDateTimeFilter(field_name="opened_at", lookup_expr="lt")
+
+    def by_agent(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+        """Keep what an agent did."""
+        return rows.filter(_either("agent", value))
+
+    def by_server(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+        """Keep what was done with a server."""
+        return rows.filter(_either("server", value))
+
+    def by_tool(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+        """Keep what was done with a tool."""
+        return rows.filter(Q(tool_name=value) | Q(resource_id=value))
+
+    def by_actor(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+        """Keep what somebody did."""
+        return rows.filter(Q(actor_id=value) | Q(actor_label=value))
+
+
+class ActorShape(Shape):
+    """Who acted, as they were called then."""
+
+    kind = serializers.CharField(source="actor_kind")
+    id = serializers.CharField(source="actor_id")
+    label = serializers.CharField(source="actor_label")  # type: ignore[assignment]  # DRF moves it
+
+
+class AuditShape(Shape):
+    """One call or one event."""
+
+    id = serializers.UUIDField(help_text="For calls, the call's id.")
+    seq = serializers.IntegerField(help_text="Its place in the organization's chain.")
+    action = serializers.CharField()
+    event_type = serializers.CharField()
+    resource_type = serializers.CharField()
+    resource_id = serializers.CharField()
+    resource_name = serializers.CharField()
+    actor = ActorShape(source="*")
+    decision = serializers.CharField()
+    rule = serializers.CharField()
+    code = serializers.CharField()
+    outcome = serializers.ChoiceField(AuditRow.Outcome.choices)
+    agent_id = serializers.UUIDField(allow_null=True)
+    agent_name = serializers.CharField()
+    server_id = serializers.UUIDField(allow_null=True)
+    server_name = serializers.CharField()
+    tool_name = serializers.CharField()
+    session_id = serializers.UUIDField(allow_null=True)
+    parent_id = serializers.UUIDField(allow_null=True)
+    opened_at = serializers.DateTimeField()
+    closed_at = serializers.DateTimeField(allow_null=True)
+    duration_ms = serializers.IntegerField(allow_null=True)
+    input_tokens = serializers.IntegerField()
+    output_tokens = serializers.IntegerField()
+    cost_microusd = serializers.IntegerField(help_text="Millionths of a dollar.")
+    repeats = serializers.IntegerField(help_text="How often an equal refusal came again.")
+
+
+class AuditDetailShape(AuditShape):
+    """One call or one event with all that was sealed."""
+
+    details = serializers.SerializerMethodField()
+    digest = serializers.CharField()
+    closed_digest = serializers.CharField()
+
+    @extend_schema_field({"type": "object", "additionalProperties": True})
+    def get_details(self, row: AuditRow) -> dict[str, Any]:
+        """Return the details of the request, and over them those of the outcome."""
+        sealed = [json.loads(text) for text in (row.opened, row.closed) if text]
+        found: dict[str, Any] = {}
+        for facts in sealed:
+            found |= facts.get("details", {})
+        return found
+
+
+class Audit(Resource):
+    """The organization's audit."""
+
+    rules = {"GET": Action.VIEW_AUDIT}
+    queryset = AuditRow.objects.none()
+    filterset_class = AuditFilter
+    ordering = ("-opened_at", "-seq")
+
+    @operation("list_audit", answer=AuditShape(many=True))
+    def get(self, request: object) -> Response:
+        """List calls and events, the latest first."""
+        rows = AuditRow.objects.of(self.organization_id).defer("opened", "closed")
+        return self.listed(rows, AuditShape)
+
+
+class AuditEntry(Resource):
+    """One row of the audit."""
+
+    rules = {"GET": Action.VIEW_AUDIT}
+
+    @operation("get_audit_entry", answer=AuditDetailShape)
+    def get(self, request: object, audit_id: str) -> Response:
+        """Show a call or an event with its details: arguments (masked), time, flow, digests."""
+        pk = _uuid(audit_id)
+        rows = AuditRow.objects.of(self.organization_id)
+        row = found_or_404(rows.filter(pk=pk).first() if pk else None, "audit entry", audit_id)
+        return self.shown(row, AuditDetailShape)
+
+
+def _either(what: str, value: str) -> Q:
+    pk = _uuid(value)
+    return Q(**{f"{what}_id": pk}) if pk else Q(**{f"{what}_name": value})
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

@@ -1,0 +1,89 @@
+"""`Idempotency-Key`: the same write sent twice has one effect and one answer, for a day.
+
+The key is claimed before the work begins and the answer is kept after it. A claim without an answer
+means that the first request still runs or that its process died; such a request is never repeated.
+"""
+
+import re
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from bonobot.lib.canonical import canonical, digest
+from bonobot.lib.problems import Conflict, Invalid
+from bonobot.lib.seals import Codec, Sealed
+from bonobot.tenancy.models import KeptAnswer
+from bonobot.tenancy.principals import Principal
+
+HEADER = "Idempotency-Key"
+REPLAYED = "Idempotent-Replayed"
+KEPT = timedelta(hours=24)
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+
+
+class Replay(Exception):
+    """This write was answered before; the answer is at hand."""
+
+    def __init__(self, status: int, body: str) -> None:
+        super().__init__()
+        self.status = status
+        self.body = body
+
+
+def claim(principal: Principal, key: str, request: dict[str, Any]) -> KeptAnswer:
+    """Claim `key` for this request (method, path, body) of this principal.
+
+    Raises `Replay` with the first answer, `Invalid` (`bad_idempotency_key`, 400, or
+    `idempotency_mismatch`, 422) or `Conflict` (`idempotency_in_progress`).
+    """
+    if not _KEY.fullmatch(key):
+        raise Invalid(
+            "The idempotency key is empty, too long, or has characters that can't be seen.",
+            code="bad_idempotency_key",
+            field=HEADER,
+            remedy="Send 1 to 255 visible ASCII characters, such as a UUID.",
+        )
+    asked = digest(canonical(request))
+    mine = KeptAnswer.objects.for_organization(principal.organization_id)
+    mine.filter(created_at__lt=timezone.now() - KEPT).delete()
+    row, created = mine.get_or_create(
+        organization_id=principal.organization_id,
+        principal=f"{principal.kind}:{principal.id}",
+        key=key,
+        defaults={"request_digest": asked},
+    )
+    if not created:
+        _replay(row, asked)
+    return row
+
+
+def keep(row: KeptAnswer, status: int, body: str) -> None:
+    """Keep the answer for the next time; what may be tried again is forgotten instead."""
+    if status in (429, 503):
+        row.delete()
+    elif status < 500:  # after an internal error nobody knows what was done: it isn't repeated
+        row.status = status
+        # Sealed by hand: a whole answer is no secret that the logs have to know.
+        row.body = Sealed(Codec(), text=body)  # type: ignore[assignment]  # what sealed fields take
+        row.save(update_fields=["status", "body"])
+
+
+def _replay(row: KeptAnswer, asked: str) -> None:
+    if row.request_digest != asked:
+        raise Invalid(
+            "This idempotency key was used for another request.",
+            code="idempotency_mismatch",
+            field=HEADER,
+            status=422,
+            remedy="Use a new key for a new request.",
+        )
+    if row.status is None:
+        raise Conflict(
+            "The first request with this key has no answer: it still runs, or its process died.",
+            code="idempotency_in_progress",
+            field=HEADER,
+            retry_after=2,
+            remedy="Wait for it, or look at what was done and use a new key to do it again.",
+        )
+    raise Replay(row.status, row.body.open())

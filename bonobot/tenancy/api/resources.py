@@ -1,0 +1,207 @@
+"""Resource: what every REST view has in common.
+
+A view declares for each method which role's action it takes, and a method without a rule is closed.
+Objects of another organization answer like missing ones. Writes may carry an `Idempotency-Key`.
+"""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, ClassVar, TypeVar
+from uuid import UUID
+
+from django.db import DatabaseError
+from rest_framework.generics import GenericAPIView
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from bonobot.lib.problems import Forbidden, Invalid, NotFound
+from bonobot.tenancy.active import principal_of
+from bonobot.tenancy.api import idempotency
+from bonobot.tenancy.api.pages import Pages
+from bonobot.tenancy.api.parsing import BoundedJSON
+from bonobot.tenancy.api.schema import ResourceSchema
+from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.models import KeptAnswer
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import WHO_MAY, Action
+
+logger = logging.getLogger(__name__)
+
+PROBLEM_JSON = "application/problem+json"
+# Any one of these actions opens a method.
+Rule = Action | tuple[Action, ...]
+READ: Rule = Action.VIEW
+READ_OR_RUN: Rule = (Action.VIEW, Action.RUN_AGENTS)
+
+Row = TypeVar("Row")
+
+
+class AlwaysJSON(BaseContentNegotiation):
+    """Answers are JSON, whatever `Accept` says (problems and event streams name themselves)."""
+
+    def select_parser(self, request: Request, parsers: Any) -> Any:
+        """Return the parser of the body's content type."""
+        given = request.content_type.partition(";")[0].strip().lower()
+        return next((parser for parser in parsers if parser.media_type == given), None)
+
+    def select_renderer(
+        self, request: Request, renderers: Any, format_suffix: str | None = None
+    ) -> tuple[Any, str]:
+        """Return the one renderer."""
+        return renderers[0], renderers[0].media_type
+
+
+class Resource(GenericAPIView):
+    """A REST resource with its rules; see the module."""
+
+    rules: ClassVar[Mapping[str, Rule]] = {}
+    # Methods that a token for one agent may use: they read and run, on that agent's objects only.
+    narrowed: ClassVar[tuple[str, ...]] = ()
+    ordering: ClassVar[tuple[str, ...]] = ()
+
+    schema = ResourceSchema()
+    parser_classes = (BoundedJSON,)
+    renderer_classes = (JSONRenderer,)
+    content_negotiation_class = AlwaysJSON
+    pagination_class = Pages
+    metadata_class = None
+    request: Request
+    _claimed: KeptAnswer | None = None
+
+    @property
+    def principal(self) -> Principal:
+        """Who asks."""
+        return principal_of(self.request)
+
+    @property
+    def organization_id(self) -> UUID:
+        """The organization that is worked in."""
+        return self.principal.organization_id
+
+    def read(self, shape: type[Shape], *, partial: bool = False) -> dict[str, Any]:
+        """Return the body's members; raises ValidationError for what doesn't fit the shape."""
+        found = shape(data=self.request.data, partial=partial, context={"view": self})
+        found.is_valid(raise_exception=True)
+        return dict(found.validated_data)
+
+    def members(self) -> set[str]:
+        """Return the names that the body has, before any shape is asked of it."""
+        return set(self.request.data) if isinstance(self.request.data, Mapping) else set()
+
+    def listed(self, rows: Any, shape: type[Any], **context: Any) -> Response:
+        """Answer one page of `rows`, filtered as the query says."""
+        page = self.paginate_queryset(self.filter_queryset(rows))
+        context = {"view": self, "request": self.request, **context}
+        return self.get_paginated_response(shape(page, many=True, context=context).data)
+
+    def shown(self, row: Any, shape: type[Any], *, status: int = 200, **context: Any) -> Response:
+        """Answer one row."""
+        context = {"view": self, "request": self.request, **context}
+        return Response(shape(row, context=context).data, status=status)
+
+    def filter_queryset(self, queryset: Any) -> Any:
+        """Apply the view's filters; raises `Invalid` for a parameter that there isn't."""
+        filters = getattr(self, "filterset_class", None)
+        known = {"cursor", "limit", *(filters.base_filters if filters else ())}
+        if strange := sorted(set(self.request.query_params) - known):
+            raise Invalid(
+                f"There is no parameter {strange[0]!r}.",
+                code="unknown_parameter",
+                field=strange[0],
+                remedy=f"Parameters: {', '.join(sorted(known))}.",
+            )
+        return super().filter_queryset(queryset)
+
+    # -- around each request -------------------------------------------------------------------
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Sign in, apply the rule of the method, and claim the idempotency key."""
+        super().initial(request, *args, **kwargs)
+        if any("\x00" in str(part) for part in kwargs.values()):
+            raise NotFound("There is nothing of this name.")  # PostgreSQL can't even look for it
+        method = "GET" if request.method == "HEAD" else str(request.method)
+        if not hasattr(self, method.lower()):
+            return  # 405, whoever asks
+        self._authorize(method)
+        key = request.headers.get(idempotency.HEADER)
+        if key is not None and method not in SAFE_METHODS:
+            asked = {"method": method, "path": request.get_full_path(), "body": request.data}
+            self._claimed = idempotency.claim(self.principal, key, asked)
+
+    def handle_exception(self, exc: Exception) -> Response:
+        """Answer a problem; a replay isn't one."""
+        if not isinstance(exc, idempotency.Replay):
+            return super().handle_exception(exc)
+        return Response(
+            json.loads(exc.body) if exc.body else None,
+            status=exc.status,
+            headers={idempotency.REPLAYED: "true"},
+            content_type=PROBLEM_JSON if exc.status >= 400 else None,
+        )
+
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """Keep the answer to a claimed key."""
+        response = super().finalize_response(request, response, *args, **kwargs)
+        if self._claimed is not None and isinstance(response, Response):
+            body = "" if response.data is None else JSONRenderer().render(response.data).decode()
+            try:
+                idempotency.keep(self._claimed, response.status_code, body)
+            except DatabaseError:
+                # The work is done and must be answered; the claim stays, so nothing repeats it.
+                logger.exception("The answer to an idempotent write could not be kept")
+        return response
+
+    def _authorize(self, method: str) -> None:
+        principal = self.principal
+        if principal.agent_id is not None and method not in self.narrowed:
+            raise Forbidden(
+                "This token reads and runs one agent, and nothing else.",
+                rule="token:agent",
+                remedy="Use a token of the organization for this.",
+            )
+        actions = actions_of(self.rules.get(method))
+        if not any(principal.may(action) for action in actions):
+            raise Forbidden(
+                f"The role `{principal.role}` may not do this here.",
+                rule=f"role:{actions[0]}" if actions else "role",
+                remedy=f"Ask someone who may: {who_may(actions)}.",
+            )
+
+
+def actions_of(rule: Rule | None) -> tuple[Action, ...]:
+    """Return the actions of which one is needed."""
+    if rule is None:
+        return ()
+    return rule if isinstance(rule, tuple) else (rule,)
+
+
+def who_may(actions: tuple[Action, ...]) -> str:
+    """Name the roles that may do one of these actions."""
+    roles = [role for action in actions for role in WHO_MAY[action].split(", ")]
+    return ", ".join(dict.fromkeys(roles)) or "nobody"
+
+
+def found_or_404(row: Row | None, what: str, name: object, *, field: str = "") -> Row:
+    """Return `row`; raises `NotFound` where there is none, in the words of `get_or_404`."""
+    if row is not None:
+        return row
+    raise NotFound(
+        f"There is no {what} {str(name)!r} here.",
+        field=field,
+        remedy="Check the id or name, and the organization that you are working in.",
+    )
+
+
+@contextmanager
+def named_in_path(field: str) -> Iterator[None]:
+    """Name the part of the path that was not found, as clients know it."""
+    try:
+        yield
+    except NotFound as problem:
+        problem.field = field
+        raise

@@ -1,0 +1,184 @@
+"""OpenAPI: what each operation says about itself without repeating it by hand.
+
+A method's docstring is its summary and description, the rule of the method names the roles, and
+every operation lists the problems that it can answer with.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar, cast
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+
+from bonobot.tenancy.api.shapes import ProblemDetails
+from bonobot.tenancy.roles import WHO_MAY
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+WRITES = ("POST", "PUT", "PATCH", "DELETE")
+PROBLEMS = {
+    400: "What was sent can't be used; `field` and `errors` say what, `remedy` what to do.",
+    401: "Not signed in, or the token is unknown, revoked or expired.",
+    403: "The role, a policy or a rule doesn't allow it; `rule` says which.",
+    404: "There is no such thing here; another organization's things answer the same.",
+    409: "It clashes with what is there, or with what happened meanwhile.",
+    422: "The idempotency key was used for another request.",
+    429: "Too many; `retry_after` says how long to wait.",
+    503: "Something that is needed doesn't answer now.",
+}
+EXAMPLES: dict[int, dict[str, Any]] = {
+    400: {"code": "unknown_transport", "detail": "There is no transport 'ftp'."}
+    | {"field": "transport_type", "remedy": "Use `stdio` for a local program, or `http`."},
+    401: {"code": "not_authenticated", "detail": "You are not signed in."}
+    | {"remedy": "Send `Authorization: Bearer …`, or sign in."},
+    403: {"code": "forbidden", "detail": "The role `auditor` may not do this here."}
+    | {"rule": "role:manage_servers", "remedy": "Ask someone who may: owner, operator."},
+    404: {"code": "not_found", "detail": "There is no MCP server 'b1c8…' here.", "field": "pk"},
+    409: {"code": "name_taken", "detail": "There is a server named like 'time' already."}
+    | {"field": "name", "remedy": "Choose another name."},
+    422: {"code": "idempotency_mismatch"}
+    | {"detail": "This idempotency key was used for another request."},
+    429: {"code": "rate_limited", "detail": "Too many calls.", "retry_after": 4.2},
+    503: {"code": "audit_unavailable", "detail": "The call could not be written to the audit."},
+}
+TITLES = {
+    400: "Bad Request",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "Not Found",
+    409: "Conflict",
+    422: "Unprocessable Content",
+    429: "Too Many Requests",
+    503: "Service Unavailable",
+}
+ORGANIZATION = OpenApiParameter(
+    "Bonobot-Organization",
+    str,
+    OpenApiParameter.HEADER,
+    description="Slug of the organization to work in, for people who belong to several.",
+)
+IDEMPOTENCY_KEY = OpenApiParameter(
+    "Idempotency-Key",
+    str,
+    OpenApiParameter.HEADER,
+    description="Sent twice within a day, the write has one effect and one answer.",
+)
+
+
+def operation(
+    operation_id: str,
+    *,
+    body: Any = None,
+    answer: Any = None,
+    status: int | tuple[int, ...] = 200,
+    parameters: Any = None,
+    examples: Any = None,
+    calls: bool = False,
+) -> Callable[[F], F]:
+    """Describe a method: its name for clients, the shapes of its body and answer.
+
+    `calls` says that a call is made through the door, which can be refused by limits.
+    """
+
+    statuses = status if isinstance(status, tuple) else (status,)
+
+    def decorate(method: F) -> F:
+        described: Any = extend_schema(
+            operation_id=operation_id,
+            request=body,
+            responses=answer if isinstance(answer, dict) else dict.fromkeys(statuses, answer),
+            parameters=parameters,
+            examples=examples,
+        )(method)
+        described.makes_calls = calls
+        return cast(F, described)
+
+    return decorate
+
+
+class ResourceSchema(AutoSchema):
+    """Describes a `Resource`."""
+
+    view: Any
+
+    def get_summary(self) -> str:
+        """Return the first line of the method's docstring."""
+        return self._docstring().partition("\n")[0].rstrip(".")
+
+    def get_description(self) -> str:  # type: ignore[override]  # as drf-spectacular has it
+        """Return the rest of it, and who may."""
+        rest = self._docstring().partition("\n")[2].strip()
+        roles = f"Roles: {self._roles()}."
+        return f"{rest}\n\n{roles}" if rest else roles
+
+    def get_override_parameters(self) -> list[Any]:
+        """Return the headers that belong to every operation."""
+        return [ORGANIZATION, IDEMPOTENCY_KEY] if self.method in WRITES else [ORGANIZATION]
+
+    def get_filter_backends(self) -> list[Any]:
+        """Return what reads the query: nothing where a view names no filters."""
+        return super().get_filter_backends() if hasattr(self.view, "filterset_class") else []
+
+    def _get_serializer_name(
+        self, serializer: Any, direction: Any, bypass_extensions: bool = False
+    ) -> str:
+        # Clients see `Server` and `ServerRequest`; that they are shapes is our own affair.
+        name: str = super()._get_serializer_name(serializer, direction, bypass_extensions)
+        return name.replace("Shape", "").replace("Body", "")
+
+    def _get_response_bodies(self, direction: Any = "response") -> Any:
+        found = super()._get_response_bodies(direction)
+        ref = self.resolve_serializer(ProblemDetails, "response").ref
+        for status in self._problem_statuses():
+            example = {"type": "about:blank", "title": TITLES[status], "status": status}
+            found[str(status)] = {
+                "description": PROBLEMS[status],
+                "content": {
+                    "application/problem+json": {
+                        "schema": ref,
+                        "examples": {"problem": {"value": example | EXAMPLES[status]}},
+                    }
+                },
+            }
+        return found
+
+    def _problem_statuses(self) -> Iterator[int]:
+        write = self.method in WRITES
+        calls = getattr(getattr(self.view, self.method.lower()), "makes_calls", False)
+        if write or self._is_list_view():
+            yield 400
+        yield from (401, 403)
+        if "{" in self.path:
+            yield 404
+        if write:
+            yield from (409, 422)
+        if calls:
+            yield 429
+        yield 503
+
+    def _docstring(self) -> str:
+        text = getattr(self.view, self.method.lower()).__doc__ or ""
+        lines = [line.removeprefix("        ").rstrip() for line in text.strip().splitlines()]
+        return "\n".join(lines)
+
+    def _roles(self) -> str:
+        rule = self.view.rules.get(self.method, ())
+        actions = rule if isinstance(rule, tuple) else (rule,)
+        roles = [role for action in actions for role in WHO_MAY[action].split(", ")]
+        return ", ".join(dict.fromkeys(roles)) or "nobody"
+
+
+class BearerToken(OpenApiAuthenticationExtension):
+    """Tells OpenAPI how programs sign in."""
+
+    target_class = "bonobot.tenancy.authentication.TokenAuthentication"
+    name = "token"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, Any]:
+        """Return the scheme."""
+        return {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A token made by an owner: `bnb_…`.",
+        }

@@ -1,0 +1,12 @@
+"""Where the resources of tenants are, below /api/."""
+
+from django.urls import path
+
+from bonobot.tenancy.api.audit import Audit, AuditEntry
+from bonobot.tenancy.api.members import Members
+
+urlpatterns = [
+    path("audit", Audit.as_view(), name="audit"),
+    path("audit/<str:audit_id>", AuditEntry.as_view(), name="audit-entry"),
+    path("members", Members.as_view(), name="members"),
+]

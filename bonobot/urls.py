@@ -1,0 +1,15 @@
+"""All addresses: the admin, REST, health. The gateway's are answered before Django (`asgi`)."""
+
+from django.contrib import admin
+from django.contrib.auth.decorators import login_not_required
+from django.urls import include, path
+from django.views.generic import RedirectView
+
+from bonobot import health
+
+urlpatterns = [
+    path("", login_not_required(RedirectView.as_view(pattern_name="admin:index"))),
+    path("admin/", admin.site.urls),
+    path("api/", include("bonobot.api")),
+    path(health.PATH.removeprefix("/"), health.healthz),
+]

@@ -1,0 +1,255 @@
+"""What a server offers, and its approval: read it, then pin what was read (FEATURES X3)."""
+
+from typing import Any
+
+import django_filters
+from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from bonobot.lib.problems import Invalid
+from bonobot.tenancy.api.resources import READ, named_in_path
+from bonobot.tenancy.api.schema import operation
+from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.roles import Action
+from mcp_servers.api.servers import ServerResource
+from mcp_servers.api.shapes import JSON_OBJECT
+from mcp_servers.approval import approve, switch_definition, withdraw
+from mcp_servers.models import Definition
+
+DIGEST = "0f343b0931126a20f133d67c2b018a3b1b3c0c1f4a2b8e6d5c4b3a2918070605"
+
+
+class DefinitionFilter(django_filters.FilterSet):
+    """What definitions are looked for by."""
+
+    kind = django_filters.ChoiceFilter(choices=Definition.Kind.choices)
+    state = django_filters.ChoiceFilter(choices=Definition.State.choices, method="by_state")
+    enabled = django_filters.BooleanFilter()
+    q = django_filters.CharFilter(
+        field_name="name", lookup_expr="icontains", label="Part of the name"
+    )
+
+    def by_state(self, rows: Any, name: str, value: str) -> Any:
+        """Keep those in one state."""
+        return rows.in_state(value)
+
+
+class FindingShape(Shape):
+    """Something suspicious in a declaration."""
+
+    tier = serializers.CharField()
+    rule = serializers.CharField()
+    path = serializers.CharField()
+    excerpt = serializers.CharField()
+
+
+class DefinitionShape(Shape):
+    """A definition: what the server declares now, and what a person approved."""
+
+    id = serializers.UUIDField()
+    kind = serializers.ChoiceField(Definition.Kind.choices)
+    name = serializers.CharField()
+    title = serializers.CharField()
+    description = serializers.CharField()
+    state = serializers.ChoiceField(Definition.State.choices)
+    enabled = serializers.BooleanField()
+    digest = serializers.CharField(help_text="Of the whole declaration; an approval names it.")
+    declaration = serializers.SerializerMethodField(help_text="As the server sent it.")
+    approved_digest = serializers.CharField(source="pinned_digest")
+    approved_declaration = serializers.SerializerMethodField()
+    approved_at = serializers.DateTimeField(source="pinned_at", allow_null=True)
+    approved_by = serializers.CharField(source="pinned_by")
+    schema_verdict = serializers.CharField()
+    fault = serializers.CharField(help_text="Why it can never be used; blank if it can.")
+    findings = FindingShape(many=True)
+    last_seen_at = serializers.DateTimeField(allow_null=True)
+
+    @extend_schema_field(JSON_OBJECT)
+    def get_declaration(self, row: Definition) -> Any:
+        """Return the declaration with all its fields."""
+        return row.payload
+
+    @extend_schema_field({**JSON_OBJECT, "type": ["object", "null"]})
+    def get_approved_declaration(self, row: Definition) -> Any:
+        """Return what was approved, null if nothing was."""
+        return row.pinned
+
+
+class SeenShape(Shape):
+    """A definition as somebody has read it."""
+
+    id = serializers.UUIDField()
+    digest = serializers.CharField(max_length=64)
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "What was read",
+            {"definitions": [{"id": "b1c84d5e-5c0b-4c55-9d3a-0a7c1c1f2d3e", "digest": DIGEST}]},
+        ),
+        OpenApiExample("All that wait", {"all": True}),
+    ]
+)
+class ApproveBody(Shape):
+    """Which definitions are approved: those that were read, or all that wait."""
+
+    definitions = SeenShape(many=True, required=False)
+    all = serializers.BooleanField(required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Ask for exactly one of the two."""
+        if bool(attrs.get("definitions")) == bool(attrs.get("all")):
+            raise Invalid(
+                "Say which definitions are approved.",
+                field="definitions",
+                remedy='Send `{"definitions": [{"id", "digest"}]}`, or `{"all": true}`.',
+            )
+        return attrs
+
+
+@extend_schema_serializer(examples=[OpenApiExample("What was read", {"digest": DIGEST})])
+class ApproveOneBody(Shape):
+    """The digest that was read."""
+
+    digest = serializers.CharField(max_length=64)
+
+
+@extend_schema_serializer(examples=[OpenApiExample("Off", {"enabled": False})])
+class SwitchBody(Shape):
+    """A switch."""
+
+    enabled = serializers.BooleanField()
+
+
+class ApprovalShape(Shape):
+    """What an approval did."""
+
+    approved = serializers.ListField(child=serializers.CharField())
+    skipped = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Changed since they were read, refused, or gone: read them again.",
+    )
+    waiting = serializers.IntegerField(help_text="How many wait still.")
+
+
+class Definitions(ServerResource):
+    """What a server offers; `kind` narrows it to tools, resources or prompts."""
+
+    rules = {"GET": READ}
+    queryset = Definition.objects.none()
+    filterset_class = DefinitionFilter
+    ordering = ("name", "pk")
+    kinds: tuple[str, ...] = ()
+
+    @operation("list_definitions", answer=DefinitionShape(many=True))
+    def get(self, request: object, server_id: str) -> Response:
+        """List what a server offers, with the state of each definition."""
+        rows = self.server(server_id).definitions.all()
+        return self.listed(
+            rows.filter(kind__in=self.kinds) if self.kinds else rows, DefinitionShape
+        )
+
+
+class Tools(Definitions):
+    """A server's tools."""
+
+    kinds = (Definition.Kind.TOOL,)
+
+    @operation("list_server_tools", answer=DefinitionShape(many=True))
+    def get(self, request: object, server_id: str) -> Response:
+        """List a server's tools."""
+        return super().get(request, server_id)
+
+
+class Resources(Definitions):
+    """A server's resources and resource templates."""
+
+    kinds = (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)
+
+    @operation("list_server_resources", answer=DefinitionShape(many=True))
+    def get(self, request: object, server_id: str) -> Response:
+        """List a server's resources and resource templates."""
+        return super().get(request, server_id)
+
+
+class Prompts(Definitions):
+    """A server's prompts."""
+
+    kinds = (Definition.Kind.PROMPT,)
+
+    @operation("list_server_prompts", answer=DefinitionShape(many=True))
+    def get(self, request: object, server_id: str) -> Response:
+        """List a server's prompts."""
+        return super().get(request, server_id)
+
+
+class ApproveMany(ServerResource):
+    """Approval of several definitions at once."""
+
+    rules = {"POST": Action.APPROVE_DEFINITIONS}
+
+    @operation("approve_definitions", body=ApproveBody, answer=ApprovalShape)
+    def post(self, request: object, server_id: str) -> Response:
+        """Approve definitions as they were read.
+
+        Each names the digest that was shown; one that changed in between is skipped and told.
+        """
+        server = self.server(server_id)
+        body = self.read(ApproveBody)
+        listed = body.get("definitions")
+        seen = {one["id"]: one["digest"] for one in listed} if listed else None
+        done = approve(self.principal, server, seen)
+        waiting = server.definitions.waiting().count()
+        answer = {"approved": done.approved, "skipped": done.skipped, "waiting": waiting}
+        return self.shown(answer, ApprovalShape)
+
+
+class DefinitionResource(ServerResource):
+    """A resource below one definition."""
+
+    def definition(self, server_id: str, definition_id: str) -> Definition:
+        """Return the definition; raises `NotFound`."""
+        rows = self.server(server_id).definitions.all()
+        with named_in_path("definition_id"):
+            found: Definition = rows.get_or_404(self.organization_id, pk=definition_id)
+        return found
+
+
+class OneDefinition(DefinitionResource):
+    """One definition."""
+
+    rules = {"GET": READ, "PATCH": Action.MANAGE_SERVERS}
+
+    @operation("get_definition", answer=DefinitionShape)
+    def get(self, request: object, server_id: str, definition_id: str) -> Response:
+        """Show a definition as declared and as approved."""
+        return self.shown(self.definition(server_id, definition_id), DefinitionShape)
+
+    @operation("switch_definition", body=SwitchBody, answer=DefinitionShape)
+    def patch(self, request: object, server_id: str, definition_id: str) -> Response:
+        """Switch one definition on or off for everybody."""
+        row = self.definition(server_id, definition_id)
+        switch_definition(self.principal, row, enabled=self.read(SwitchBody)["enabled"])
+        return self.shown(self.definition(server_id, definition_id), DefinitionShape)
+
+
+class ApproveOne(DefinitionResource):
+    """Approval of one definition."""
+
+    rules = {"POST": Action.APPROVE_DEFINITIONS, "DELETE": Action.APPROVE_DEFINITIONS}
+
+    @operation("approve_definition", body=ApproveOneBody, answer=DefinitionShape)
+    def post(self, request: object, server_id: str, definition_id: str) -> Response:
+        """Approve one definition as it was read."""
+        row = self.definition(server_id, definition_id)
+        digest = self.read(ApproveOneBody)["digest"]
+        approve(self.principal, self.server(server_id), {row.pk: digest})
+        return self.shown(self.definition(server_id, definition_id), DefinitionShape)
+
+    @operation("withdraw_approval", answer=DefinitionShape)
+    def delete(self, request: object, server_id: str, definition_id: str) -> Response:
+        """Take an approval back: the definition waits again, and can't be called."""
+        withdraw(self.principal, self.definition(server_id, definition_id))
+        return self.shown(self.definition(server_id, definition_id), DefinitionShape)

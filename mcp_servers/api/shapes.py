@@ -1,0 +1,264 @@
+"""Shapes of servers: exactly those of FEATURES A1 to A3 and A11, and what the pool adds."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from rest_framework import serializers
+
+from bonobot.tenancy.api.shapes import Shape
+from mcp_servers.configuration import HTTP_NAMES, ServerSpec, shown_auth, shown_endpoint
+from mcp_servers.models import Definition, Server
+
+STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
+ENDPOINT_CONFIG = {
+    "description": "For `stdio`: command, args, env, cwd. For `http`: url, headers. "
+    "Values of `env` and `headers` read as `********`; sent back like that, they stay.",
+    "type": "object",
+    "properties": {
+        "command": {"type": "string"},
+        "args": {"type": "array", "items": {"type": "string"}},
+        "env": STRINGS,
+        "cwd": {"type": "string"},
+        "url": {"type": "string"},
+        "headers": STRINGS,
+    },
+}
+AUTH_CONFIG = {
+    "description": "How to sign in. Written with its credential, read as `configured` only.",
+    "type": "object",
+    "properties": {
+        "type": {"type": "string", "enum": ["none", "bearer_token", "api_key", "oauth2"]},
+        "token": {"type": "string", "writeOnly": True},
+        "header": {"type": "string"},
+        "key": {"type": "string", "writeOnly": True},
+        "client_id": {"type": "string"},
+        "client_secret": {"type": "string", "writeOnly": True},
+        "scopes": {"type": "string"},
+        "token_url": {"type": "string"},
+        "configured": {"type": "boolean", "readOnly": True},
+    },
+    "required": ["type"],
+}
+JSON_OBJECT = {"type": "object", "additionalProperties": True}
+STDIO_EXAMPLE = {
+    "name": "aws-s3",
+    "transport_type": "stdio",
+    "endpoint_config": {
+        "command": "uvx",
+        "args": ["awslabs.s3-tables-mcp-server@0.0.7"],
+        "env": {"AWS_REGION": "us-east-1"},
+    },
+    "auth_config": {"type": "none"},
+    "enabled": True,
+}
+HTTP_EXAMPLE = {
+    "name": "docs",
+    "transport_type": "http",
+    "endpoint_config": {"url": "https://mcp.example.com/mcp"},
+    "auth_config": {"type": "bearer_token", "token": "…"},
+}
+PRESET_EXAMPLE = {"preset": "filesystem", "name": "files", "parameters": {"folder": "/srv/docs"}}
+TOOL_EXAMPLE = {"name": "list_buckets", "description": "List S3 buckets"}
+
+
+@extend_schema_field(ENDPOINT_CONFIG)
+class EndpointConfig(serializers.DictField):
+    """`endpoint_config` as it is written; `configuration.check` says what holds."""
+
+
+@extend_schema_field(AUTH_CONFIG)
+class AuthConfig(serializers.DictField):
+    """`auth_config` as it is written."""
+
+
+@extend_schema_field({"type": "string", "enum": ["stdio", *sorted(HTTP_NAMES)]})
+class TransportType(serializers.CharField):
+    """`transport_type` as it is written: HTTP may be called by the names that imports use."""
+
+
+class ServerBody(Shape):
+    """A server as it is written; what a PATCH leaves out stays."""
+
+    name = serializers.CharField(max_length=255)
+    transport_type = TransportType()
+    endpoint_config = EndpointConfig()
+    auth_config = AuthConfig(
+        required=False, allow_null=True, help_text="Left out: what is stored is kept."
+    )
+    enabled = serializers.BooleanField(required=False)
+    description = serializers.CharField(required=False, allow_blank=True, max_length=500)
+    approval = serializers.ChoiceField(
+        Server.Approval.choices, required=False, help_text="When new definitions may be called."
+    )
+    allow_private = serializers.BooleanField(
+        required=False, help_text="Only a platform administrator may allow a private address."
+    )
+
+
+class NewPresetServerBody(Shape):
+    """A server as it is added from a preset."""
+
+    preset = serializers.CharField(help_text="Slug of the preset.")
+    parameters = serializers.DictField(child=serializers.CharField(), required=False)
+    name = serializers.CharField(max_length=255, required=False)
+    enabled = serializers.BooleanField(required=False)
+
+
+TO_ADD = [
+    OpenApiExample("A local program", STDIO_EXAMPLE, request_only=True),
+    OpenApiExample("Over HTTP", HTTP_EXAMPLE, request_only=True),
+    OpenApiExample("From a preset", PRESET_EXAMPLE, request_only=True),
+]
+
+
+@extend_schema_serializer(examples=TO_ADD[:2])
+class NewServerBody(ServerBody):
+    """A server as it is added."""
+
+
+class ToolShape(Shape):
+    """A tool as its server declares it (text from the server: don't trust it)."""
+
+    name = serializers.CharField()
+    description = serializers.CharField()
+    input_schema = serializers.DictField()
+
+
+class ServerShape(Shape):
+    """A server as it is read: every secret masked."""
+
+    id = serializers.UUIDField()
+    scope = serializers.SerializerMethodField(help_text="Whose it is: the pool's or one agent's.")
+    agent_id = serializers.SerializerMethodField(help_text="The agent that it is private to.")
+    name = serializers.CharField()
+    slug = serializers.CharField()
+    description = serializers.CharField()
+    transport_type = serializers.ChoiceField(["stdio", "http"])
+    endpoint_config = serializers.SerializerMethodField()
+    auth_config = serializers.SerializerMethodField()
+    enabled = serializers.BooleanField()
+    approval = serializers.ChoiceField(Server.Approval.choices)
+    allow_private = serializers.BooleanField()
+    preset_id = serializers.UUIDField(allow_null=True)
+    status = serializers.ChoiceField(Server.Status.choices)
+    status_code = serializers.CharField(help_text="Code of the last failure, blank if none.")
+    status_detail = serializers.CharField()
+    latency_ms = serializers.IntegerField(allow_null=True)
+    tools = serializers.IntegerField(source="tool_count", help_text="How many it offers.")
+    waiting = serializers.IntegerField(
+        source="waiting_count", help_text="How many definitions wait for approval."
+    )
+    checked_at = serializers.DateTimeField(allow_null=True)
+    discovered_at = serializers.DateTimeField(allow_null=True)
+    last_connected_at = serializers.DateTimeField(allow_null=True)
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+
+    @extend_schema_field({"type": "string", "enum": ["pool", "agent"]})
+    def get_scope(self, server: Server) -> str:
+        """Say whose it is."""
+        return "agent" if server.private_to_agent else "pool"
+
+    @extend_schema_field({"type": ["string", "null"], "format": "uuid"})
+    def get_agent_id(self, server: Server) -> str | None:
+        """Return the owning agent's id, null for a pool server."""
+        return str(server.scope_id) if server.private_to_agent else None
+
+    @extend_schema_field(ENDPOINT_CONFIG)
+    def get_endpoint_config(self, server: Server) -> dict[str, Any]:
+        """Return where it is, values of `env` and `headers` masked."""
+        return shown_endpoint(server)
+
+    @extend_schema_field(AUTH_CONFIG)
+    def get_auth_config(self, server: Server) -> dict[str, Any]:
+        """Return how to sign in, without any credential."""
+        return shown_auth(server)
+
+
+class ServerDetailShape(ServerShape):
+    """A server with the tools that it declared at its last discovery."""
+
+    discovered_tools = serializers.SerializerMethodField()
+
+    @extend_schema_field(ToolShape(many=True))
+    def get_discovered_tools(self, server: Server) -> list[dict[str, Any]]:
+        """Return the tools as FEATURES A11 shows them."""
+        return [tool_json(row) for row in server.offered_tools]  # type: ignore[attr-defined]
+
+
+class ToolBriefShape(Shape):
+    """A tool as a test names it."""
+
+    name = serializers.CharField()
+    description = serializers.CharField()
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "It answers",
+            {
+                "status": "connected",
+                "tools_discovered": 1,
+                "tools": [TOOL_EXAMPLE],
+                "latency_ms": 320,
+            },
+        ),
+        OpenApiExample(
+            "It doesn't",
+            {
+                "status": "error",
+                "tools_discovered": 0,
+                "tools": [],
+                "latency_ms": None,
+                "code": "server_unreachable",
+                "detail": "Nothing answers at mcp.example.com.",
+                "remedy": "Check the address, and that the server runs.",
+            },
+        ),
+    ]
+)
+class TestShape(Shape):
+    """What a test found; a failed one is an answer too, with code, detail and remedy."""
+
+    __test__ = False
+
+    status = serializers.ChoiceField(["connected", "error", "needs_reauth"])
+    tools_discovered = serializers.IntegerField()
+    tools = ToolBriefShape(many=True)
+    latency_ms = serializers.IntegerField(allow_null=True)
+    code = serializers.CharField(required=False)
+    detail = serializers.CharField(required=False)
+    remedy = serializers.CharField(required=False)
+
+
+class RefreshShape(TestShape):
+    """A test that also says what changed since the last discovery."""
+
+    new = serializers.IntegerField(required=False)
+    changed = serializers.IntegerField(required=False)
+    gone = serializers.IntegerField(required=False)
+    waiting = serializers.IntegerField(required=False, help_text="How many wait for approval.")
+    refused = serializers.IntegerField(required=False)
+    notices = serializers.ListField(child=serializers.CharField(), required=False)
+
+
+def tool_json(row: Definition) -> dict[str, Any]:
+    """Return a tool as FEATURES A11 shows it."""
+    return {"name": row.name, "description": row.description, "input_schema": row.input_schema}
+
+
+def spec_of(data: dict[str, Any], old: Server | None = None) -> ServerSpec:
+    """Return what was written as a specification; what was left out stays as it is in `old`."""
+    kept: dict[str, Any] = {}
+    if old is not None:
+        kept = {
+            "name": old.name,
+            "transport_type": old.transport_type,
+            "endpoint_config": shown_endpoint(old),
+            "enabled": old.enabled,
+            "description": old.description,
+            "approval": old.approval,
+            "allow_private": old.allow_private,
+        }
+    return ServerSpec(**(kept | data))
