@@ -7,7 +7,7 @@ tools ran), so it is put in order here, for every model alike.
 
 from collections.abc import Iterator, Sequence
 
-from agents.llm.port import Message, tool_result
+from agents.llm.port import Message, call_index, tool_result
 
 UNANSWERED = "No result: the call was interrupted before it answered. It may or may not have run."
 
@@ -20,32 +20,29 @@ def next_turn(messages: Sequence[Message]) -> int:
 def in_order(messages: Sequence[Message]) -> list[Message]:
     """Return the messages with each call's result right behind it, in the order of the calls.
 
-    A call without a result gets one that says so. Raises ValueError for a result whose call isn't
-    there: whoever made the history lost something.
+    A call without a result gets one that says so. Which turn a result belongs to is where it
+    stands, so it is found by its index even where a session counts turns of its own (those that
+    failed, say). Raises ValueError for a result whose call isn't there: whoever made the history
+    lost something.
     """
     ordered: list[Message] = []
     for head, tail in _rounds(messages):
-        results: dict[str, Message] = {}
-        for message in tail:
-            if message["role"] == "tool":
-                results[message["call_id"]] = message
+        results = {call_index(m["call_id"]): m for m in tail if m["role"] == "tool"}
         if head is not None:
             ordered.append(head)
-            ordered.extend(
-                results.pop(call["id"], None)
-                or tool_result(call["id"], call["name"], UNANSWERED, is_error=True)
-                for call in head["calls"]
-            )
+            ordered.extend(_answers(head["calls"], results))
         if results:
             raise ValueError(f"Results without a call before them: {sorted(results)}")
         ordered.extend(message for message in tail if message["role"] == "user")
     return ordered
 
 
-def last_user_texts(messages: Sequence[Message]) -> list[str]:
-    """Return what people said since the model's last turn, oldest first."""
-    *_, (_, tail) = _rounds(messages)
-    return [message["text"] for message in tail if message["role"] == "user"]
+def _answers(calls: Sequence[Message], results: dict[int, Message]) -> Iterator[Message]:
+    for index, call in enumerate(calls):
+        if index in results:
+            yield results.pop(index) | {"call_id": call["id"]}
+        else:
+            yield tool_result(call["id"], call["name"], UNANSWERED, is_error=True)
 
 
 def _rounds(messages: Sequence[Message]) -> Iterator[tuple[Message | None, list[Message]]]:

@@ -55,11 +55,10 @@ async def close() -> None:
 
 
 async def _wire() -> ModuleType:
-    return _loaded.get(WIRE) or await asyncio.to_thread(_load)
+    return _loaded[WIRE] if WIRE in _loaded else await asyncio.to_thread(_load)
 
 
 def _load() -> ModuleType:
-    module = importlib.import_module(WIRE)
-    module.warm()
-    _loaded[WIRE] = module
-    return module
+    wire = _loaded[WIRE] = importlib.import_module(WIRE)
+    wire.warm()
+    return wire

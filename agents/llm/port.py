@@ -140,6 +140,11 @@ def call_id(turn: int, index: int) -> str:
     return f"t{turn:04d}c{index:03d}"
 
 
+def call_index(call_id: str) -> int:
+    """Return the index in an id that `call_id` made."""
+    return int(call_id.rpartition("c")[2])
+
+
 def user_message(text: str) -> Message:
     """Return what a person said."""
     return {"role": "user", "text": text}

@@ -127,7 +127,8 @@ def _settings(endpoint: Endpoint) -> ModelSettings:
     if not endpoint.api_key:
         headers["Authorization"] = Omit()
     timeout = httpx2.Timeout(endpoint.timeout_s, connect=min(CONNECT_S, endpoint.timeout_s))
-    return ModelSettings(timeout=timeout, extra_headers=headers)
+    # The library's type still names httpx's Timeout; what it passes on to is httpx2.
+    return ModelSettings(timeout=cast(Any, timeout), extra_headers=headers)
 
 
 def _parameters(instructions: str, tools: Sequence[ToolSpec]) -> ModelRequestParameters:

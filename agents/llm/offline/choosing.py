@@ -5,7 +5,7 @@ relative, so that "nothing fits" is an answer: a few shared words in a long mess
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -79,6 +79,12 @@ class Index:
         weight = max(direct, SYNONYM_WEIGHT * other)
         return weight / (weight + SATURATION)
 
+    def points_to(self, term: str, tool: ToolSpec) -> bool:
+        """Tell whether a word is more than an aside in a tool's definition."""
+        document = self.documents[tool.name]
+        said = max(document.get(word, 0.0) for word in (term, *also(term)))
+        return term not in WEAK_STEMS and said >= PARAMETER
+
     def candidates(self, text: str, context: Context) -> list[Candidate]:
         """Return the tools that could be meant, the best first; empty when nothing fits."""
         query = _Query(text, self)
@@ -99,8 +105,10 @@ class Index:
         if not found:
             return None
         first, unsure = found[0], bool(found[0].filling.missing) or not found[0].by_words
-        if unsure and any(other.score > CLOSE * first.score for other in found[1:]):
-            return None
+        tied = [each for each in found if each.score > CLOSE * first.score]
+        if unsure and len(tied) > 1:
+            recent = [each for each in tied if each.filling.tool.name in context.recent]
+            return recent[0] if len(recent) == 1 else None
         return first
 
 
@@ -139,7 +147,7 @@ class _Query:
             score += VALUES_BONUS * (2 * filling.strong / self.values - 1)
         score *= MISSING_PENALTY ** len(filling.missing)
         matched = [term for term in terms if self.index.match(term, tool) > 0]
-        by_words = not WEAK_STEMS.issuperset(matched)
+        by_words = any(self.index.points_to(term, tool) for term in matched)
         enough = ENOUGH_TO_ASK if filling.missing else ENOUGH_TO_CALL
         fits = _covered(filling, terms, matched) if by_words else self._taken_up(filling, terms)
         if _unsaid(HARMFUL_STEMS, tool, terms):
@@ -194,7 +202,7 @@ def _prose(schema: object) -> str:
 def _document(key: tuple[str, str, tuple[tuple[str, str], ...]]) -> dict[str, float]:
     """Return the terms of a tool, each with the weight of where it stands."""
     name, description, parameters = key
-    weights: Counter[str] = Counter()
+    weights: defaultdict[str, float] = defaultdict(float)
     places = [(name, NAME), (description, DESCRIPTION)]
     places += [(parameter, PARAMETER) for parameter, _ in parameters]
     places += [(prose, PROSE) for _, prose in parameters]

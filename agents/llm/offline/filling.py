@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents.llm.offline.evidence import MAX_TEXT, STRONG, Found, found_in
+from agents.llm.offline.evidence import EXTENSIONS, MAX_TEXT, STRONG, Found, found_in
 from agents.llm.offline.fitting import fitting, may_stand_for
 from agents.llm.offline.freetext import after_its_name, rest_of
 from agents.llm.offline.slots import UNSET, Slot, slots_of
@@ -36,6 +36,8 @@ WHEREABOUTS = re.compile(
     r"|path)\b",
     re.I,
 )
+FOLDERS = listed("repo repository dir directory folder workspace cwd root")
+A_FILE = re.compile(rf"\w\.(?:{EXTENSIONS})$")
 WRITTEN = re.compile(r"[^\s,;\"'`]+")
 
 
@@ -46,6 +48,7 @@ class Context:
     instructions: str = ""
     earlier: tuple[str, ...] = ()  # what people said before, newest first
     used: dict[str, Any] = field(default_factory=dict)  # arguments of earlier calls, by name
+    recent: frozenset[str] = frozenset()  # the tools called last, for "and in Berlin?"
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,24 @@ class Filling:
     arguments: dict[str, Any]
     missing: tuple[str, ...]
     taken: tuple[Found, ...]  # what of the message went into the arguments
+    others: tuple[Found, ...]  # what could be said in the same place: Tokyo *and* Berlin
     slots: tuple[Slot, ...]
 
     @property
     def strong(self) -> int:
-        """Return how many unmistakable values of the message found their place."""
-        return sum(found.kind in STRONG for found in self.taken)
+        """Return how many unmistakable values of the message found a place."""
+        return sum(found.kind in STRONG for found in self.taken) + len(self.others)
+
+    @property
+    def lone(self) -> Slot | None:
+        """Return the required slot that could be filled again and again, if there is one."""
+        return lone_slot(self.slots)
+
+
+def lone_slot(slots: Iterable[Slot]) -> Slot | None:
+    """Return the only slot of an unmistakable kind, if it is required."""
+    strong = [slot for slot in slots if slot.kind in STRONG]
+    return strong[0] if len(strong) == 1 and strong[0].required else None
 
 
 def fill(tool: ToolSpec, text: str, context: Context) -> Filling:
@@ -103,7 +118,20 @@ class _Draft:
             arguments={name: self.arguments[name] for name in ordered},
             missing=tuple(slot.name for slot in required if slot.name not in self.arguments),
             taken=tuple(self.taken),
+            others=self._others(),
             slots=self.slots,
+        )
+
+    def _others(self) -> tuple[Found, ...]:
+        slot = lone_slot(self.slots)
+        if slot is None or slot.name not in self.arguments:
+            return ()
+        seen = {str(self.arguments[slot.name])}
+        fit = [found for found in self._unused() if may_stand_for(found.kind, slot.kind)]
+        return tuple(
+            found
+            for at, found in enumerate(fit)
+            if str(found.value) not in seen | {str(other.value) for other in fit[:at]}
         )
 
     # What names the argument: "max_count: 5", "timezone=Asia/Tokyo", "limit of 5".
@@ -150,6 +178,8 @@ class _Draft:
 
     def _one(self, slot: Slot) -> Any:
         fit = [found for found in self._unused() if may_stand_for(found.kind, slot.kind)]
+        if FOLDERS & set(slot.words):
+            fit = [found for found in fit if not A_FILE.search(str(found.value))]
         if slot.role:
             pointing = [found for found in fit if self._role(found) == slot.role]
             rivals = [s for s in self.slots if s.kind == slot.kind and s.name != slot.name]
@@ -229,6 +259,9 @@ class _Draft:
             taken = [(found.start, found.end) for found in self.taken]
             rest = rest_of(self.text, slot, self.tool.name, taken)
             value = self._first_word([rest] if rest else [])
+            if rest and slot.kind == "place":
+                # The city that is meant is found as the time zone named after it, too.
+                self.taken += [f for f in self.found if f.kind == "timezone" and f.overlaps(*rest)]
         return [value] if slot.kind == "array" and value is not UNSET else value
 
     def _first_word(self, spans: Iterable[tuple[int, int]]) -> Any:

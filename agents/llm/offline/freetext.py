@@ -18,6 +18,7 @@ PLACE = re.compile(r"\b(?:in|at|for|near|of|around)\s+(?=\w)")
 POINTED_AT = re.compile(
     r"\b(?:to|against|with|into)\s+(?:the\s+)?[\"'`]?([\w@][\w@./~^-]{0,200})", re.I
 )
+PROPER = re.compile(r"[A-Z][\w’'-]*(?:,? [A-Z][\w’'-]*)*")
 WORD = re.compile(r"[^\W_]+(?:'\w+)?")
 PLEASE = re.compile(r"[,;]?\s+(?:please|thanks|thank you|for me)\s*[.!]*$", re.I)
 DANGLING = re.compile(r"(?:^|\s)(?:in|at|from|of|on|to|for|with|and)$")
@@ -44,7 +45,10 @@ def rest_of(text: str, slot: Slot, tool_name: str, taken: Iterable[Span]) -> Spa
     rests = [_trimmed(text, start, end, slot, own) for start, end in _between(text, taken)]
     fit = [(start, end) for start, end in rests if words(text[start:end])]
     if slot.kind == "word":
-        fit = [(start, end) for start, end in fit if len(text[start:end].split()) == 1]
+        # One word is easily anything: only behind what the tool does, "checkout dev".
+        deed = stem(words(tool_name)[-1])
+        fit = [(a, b) for a, b in fit if b - a == len(text[a:b].split()[0])]
+        fit = [(a, b) for a, b in fit if deed in {stem(word) for word in words(text[:a])}]
     return max(fit, key=lambda span: span[1] - span[0], default=None)
 
 
@@ -60,6 +64,8 @@ def _trimmed(text: str, start: int, end: int, slot: Slot, own: set[str]) -> Span
     """Return a stretch without the command in front and the politeness behind."""
     place = PLACE.search(text, start, end) if slot.kind == "place" else None
     start = place.end() if place else _behind_command(text, start, end, own)
+    if slot.kind == "place" and (named := PROPER.match(text, start, end)):
+        return named.span()
     rest = text[start:end].strip(" \t\n:,;")
     rest = DANGLING.sub("", PLEASE.sub("", rest))
     if slot.kind in ("place", "word"):

@@ -150,7 +150,7 @@ def _run(
         if command.arguments is not None:
             answer.calls.append((command.name, command.arguments))
         elif command.known:
-            filled = _decided(planned(fill(by_name[command.name], command.words, context), ""))
+            filled = _decided(planned(fill(by_name[command.name], command.words, context)))
             if filled.asked is not None:
                 return filled
             answer.calls += filled.calls
@@ -172,10 +172,13 @@ def _decided(decided: Plan) -> Answer:
 def _context(before: Sequence[Message], instructions: str) -> Context:
     said = [m["text"][:MAX_TEXT] for m in reversed(before) if m["role"] == "user"]
     used: dict[str, Any] = {}
+    recent: frozenset[str] = frozenset()
     for message in before:
-        for call in message.get("calls", ()):
+        calls = message.get("calls") or ()
+        for call in calls:
             used |= call["arguments"] or {}
-    return Context(instructions=instructions, earlier=tuple(said[:EARLIER]), used=used)
+        recent = frozenset(call["name"] for call in calls) or recent
+    return Context(instructions, tuple(said[:EARLIER]), used, recent)
 
 
 def _asked(before: Sequence[Message]) -> Asked | None:

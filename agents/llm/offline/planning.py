@@ -8,7 +8,7 @@ from typing import Any
 from agents.llm.offline.choosing import Candidate, Index
 from agents.llm.offline.evidence import STRONG, found_in
 from agents.llm.offline.filling import Context, Filling, fill
-from agents.llm.offline.fitting import fitting, may_stand_for
+from agents.llm.offline.fitting import fitting
 from agents.llm.offline.slots import UNSET
 from agents.llm.offline.words import HARMFUL_STEMS, stems
 from agents.llm.port import ToolSpec
@@ -47,43 +47,30 @@ def plan(text: str, index: Index, context: Context, asked: Asked | None = None) 
         answered = _answered(asked, text, index, context)
         if answered is not None:
             return answered
-    parts = _Parts(index, context, text).calls() if len(text) <= MAX_SPLIT else None
-    if parts and (whole is None or not whole.ready or _says_more(parts, whole, text)):
-        return Plan(calls=tuple(parts[:MAX_CALLS]))
+    parts = _Parts(index, context, text, whole)
+    calls = parts.calls() if len(text) <= MAX_SPLIT else None
+    if calls and (whole is None or not whole.ready or parts.says_more_than(whole)):
+        return Plan(calls=tuple(calls[:MAX_CALLS]))
     if whole is None:
         near = [found for found in index.candidates(text, context) if found.convincing]
         return Plan(nearby=tuple(found.filling.tool for found in near[:MAX_CALLS]))
-    return planned(whole.filling, text)
+    return planned(whole.filling)
 
 
-def planned(filling: Filling, text: str) -> Plan:
+def planned(filling: Filling) -> Plan:
     """Return the calls that a filling stands for, or it as a question."""
     if filling.missing:
         return Plan(question=filling)
-    return Plan(calls=tuple(_each(filling, text))[:MAX_CALLS])
+    return Plan(calls=tuple(_each(filling))[:MAX_CALLS])
 
 
-def _each(filling: Filling, text: str) -> Iterator[Call]:
-    """Yield one call for each value of the one thing asked for: Tokyo *and* Berlin."""
+def _each(filling: Filling) -> Iterator[Call]:
+    """Yield one call for each value of the one thing asked for, unless a call does harm."""
     yield filling.tool.name, filling.arguments
-    kinds = [slot.kind for slot in filling.slots if slot.kind in STRONG]
-    asked = [slot for slot in filling.slots if slot.required and slot.kind in STRONG]
-    harmful = HARMFUL_STEMS.intersection(stems(filling.tool.name))
-    if len(asked) != 1 or kinds.count(asked[0].kind) != 1 or harmful:
-        return
-    slot = asked[0]
-    seen = {str(filling.arguments[slot.name])}
-    for found in found_in(text):
-        if may_stand_for(found.kind, slot.kind) and str(found.value) not in seen:
-            seen.add(str(found.value))
+    slot = filling.lone
+    if slot is not None and HARMFUL_STEMS.isdisjoint(stems(filling.tool.name)):
+        for found in filling.others:
             yield filling.tool.name, filling.arguments | {slot.name: found.value}
-
-
-def _says_more(parts: list[Call], whole: Candidate, text: str) -> bool:
-    """Tell whether the parts of a message say more together than the message as one."""
-    told = [found for found in found_in(text) if found.kind in STRONG or found.kind == "quoted"]
-    left = [found for found in told if not _is_in(found.start, whole.filling)]
-    return bool(left) or len({name for name, _ in parts}) > 1
 
 
 def _is_in(start: int, filling: Filling) -> bool:
@@ -107,18 +94,20 @@ def _answered(asked: Asked, text: str, index: Index, context: Context) -> Plan |
     if not new:
         return None
     arguments = asked.arguments | new
-    return planned(replace(filling, arguments=arguments, missing=tuple(missing)), "")
+    return planned(replace(filling, arguments=arguments, missing=tuple(missing)))
 
 
 class _Parts:
     """A message taken apart: each part has to be a ready call, or there are no parts."""
 
-    def __init__(self, index: Index, context: Context, text: str) -> None:
+    def __init__(self, index: Index, context: Context, text: str, whole: Candidate | None) -> None:
         self.index = index
         # What one part leaves out, another may say: "git status and git log of /repo".
-        self.context = replace(context, earlier=(text, *context.earlier))
+        recent = frozenset({whole.filling.tool.name}) if whole else context.recent
+        self.context = replace(context, earlier=(text, *context.earlier), recent=recent)
         self.text = text
         self.tries = 0
+        self.named: dict[str, bool] = {}  # tools, and whether the part says what they do
 
     def calls(self) -> list[Call] | None:
         found = self._split(self.text)
@@ -126,6 +115,13 @@ class _Parts:
             return None
         distinct = [call for at, call in enumerate(found) if call not in found[:at]]
         return distinct if len(distinct) > 1 else None
+
+    def says_more_than(self, whole: Candidate) -> bool:
+        """Tell whether the parts say more together than the message as one."""
+        told = [f for f in found_in(self.text) if f.kind in STRONG or f.kind == "quoted"]
+        if not all(_is_in(found.start, whole.filling) for found in told):
+            return True
+        return len(self.named) > 1 and all(self.named.values())
 
     def _split(self, text: str) -> list[Call] | None:
         pieces = [piece for piece in ENDS.split(text) if piece.strip()]
@@ -153,7 +149,11 @@ class _Parts:
             return None
         candidate = self.index.best(piece, self.context)
         if candidate is not None and candidate.ready:
-            return self._split(piece) or list(_each(candidate.filling, piece))
+            inner = self._split(piece)
+            if inner is None:
+                name = candidate.filling.tool.name
+                self.named[name] = stems(name)[-1] in stems(piece)
+            return inner or list(_each(candidate.filling))
         return self._split(piece)
 
     @staticmethod

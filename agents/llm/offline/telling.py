@@ -35,10 +35,11 @@ NO_TOOLS = (
 )
 UNAVAILABLE = re.compile(
     r"\b(?:unreachable|unavailable|not available|skipped|disabled|disconnected|needs_reauth"
-    r"|needs re-?auth\w*|do not use|don't use|must not be used|can ?not be used|could not be "
-    r"reached|not connected)\b",
+    r"|not reachable|needs re-?auth\w*|do not use|don't use|must not be used|can ?not be used"
+    r"|could not be reached|not connected)\b",
     re.I,
 )
+TO_A_MODEL = re.compile(r",? ?\(?\b(?:do not|don't|must not be) use[d]?\b\)?", re.I)
 SWITCHED_OFF = re.compile(r"\b(?:disabled|do not use|don't use|must not be used)\b", re.I)
 HEADING = re.compile(r"^#{1,6}\s+(.*)")
 ABOUT_TOOLS = re.compile(r"\b(?:tools?|servers?|mcp)\b", re.I)
@@ -166,7 +167,8 @@ def of_servers(notices: Sequence[str]) -> list[str]:
 def _notices(notices: Sequence[str]) -> list[str]:
     if not notices:
         return []
-    return ["Not available now:\n\n" + "\n".join(f"- {notice}" for notice in notices)]
+    said = (TO_A_MODEL.sub("", notice).rstrip(".") for notice in notices)
+    return ["\n".join(f"{notice}." for notice in said)]
 
 
 def unavailable_text(notices: Sequence[str]) -> str:

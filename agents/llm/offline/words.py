@@ -18,7 +18,8 @@ STOP = listed(
     "not now of off ok on or our out please shall she should so some such than that the their "
     "them then there these they this those to too us very was we were what whats when where "
     "which who whom why will with would you your yours hi hello hey thanks thank s t m re ve ll "
-    "want need like tell via using whether e g everything anything nothing something"
+    "want need like tell via using whether e g last first latest recent newest top everything "
+    "anything nothing something"
 )
 # They say that something is wanted, hardly what.
 WEAK = listed("show give get print display make run use call tool mcp see")

@@ -47,13 +47,21 @@ def test_the_later_of_two_results_counts() -> None:
     "history",
     [
         [tool_result("t0001c000", "a", "A")],
-        [asked(1, "a"), tool_result("t0009c000", "a", "A")],
-        [asked(1, "a"), asked(2, "a"), tool_result("t0001c000", "a", "A")],
+        [asked(1, "a"), tool_result("t0001c001", "a", "A")],
+        [asked(1, "a"), tool_result("made up elsewhere", "a", "A")],
     ],
 )
 def test_a_result_without_its_call_is_a_fault_of_the_caller(history: list[Message]) -> None:
-    with pytest.raises(ValueError, match="without a call"):
+    with pytest.raises(ValueError, match=r"without a call|invalid literal"):
         in_order(history)
+
+
+def test_a_session_may_count_its_turns_differently() -> None:
+    # A model request that failed is a turn to the session and no message to the model.
+    result = tool_result(call_id(5, 1), "b", "B")
+    history = in_order([user_message("x"), asked(2, "a", "b"), result])
+    assert [m.get("call_id") for m in history[2:]] == ["t0002c000", "t0002c001"]
+    assert history[3]["text"] == "B"
 
 
 def test_turns_count_on_from_the_highest_also_after_compaction() -> None:

@@ -1,0 +1,55 @@
+"""Typed lines: what runs, what is refused and how it is said."""
+
+import pytest
+
+from agents.llm.offline.commands import Command, Mistyped, commands_in
+
+NAMES = ["mcp_time_get_current_time", "mcp_git_git_log", "mcp_a_echo", "mcp_b_echo"]
+TIME, LOG = NAMES[:2]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f'/{TIME} {{"a": 1}}', [Command(TIME, {"a": 1}, "", True)]),
+        (f"/{TIME}{{}}", [Command(TIME, {}, "", True)]),
+        ('  /get_current_time {"a": 1}  ', [Command(TIME, {"a": 1}, "", True)]),
+        ("/git-log {}", [Command(LOG, {}, "", True)]),
+        ("/echo {}", [Command("echo", {}, "", False)]),
+        ('/unknown {"x": null}', [Command("unknown", {"x": None}, "", False)]),
+        (f"/{TIME} in Tokyo", [Command(TIME, None, "in Tokyo", True)]),
+        (f"/{TIME}", [Command(TIME, None, "", True)]),
+        ("/help", [Command("help", None, "", False)]),
+        ("/tools time", [Command("tools", None, "time", False)]),
+        (
+            f'Please run\n/{TIME} {{\n  "a": [1,\n 2]\n}}\nand\n/git_log {{}}',
+            [Command(TIME, {"a": [1, 2]}, "", True), Command(LOG, {}, "", True)],
+        ),
+        (f'/{TIME} {{"a": "/git_log {{}}"}}', [Command(TIME, {"a": "/git_log {}"}, "", True)]),
+        ("/etc/hosts", []),
+        ("look at\n/tmp\nplease", []),
+        (f"what does /{TIME} do?", []),
+        ("", []),
+    ],
+)
+def test_typed_lines_are_read(text: str, expected: list[Command]) -> None:
+    assert commands_in(text, NAMES) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f'/{TIME} {{"a": }}', "column 34"),
+        (f"/{TIME} {{bad", "not JSON"),
+        (f'\n/{TIME} {{"a": NaN}}', "NaN"),
+        (f"/{TIME} {{}} and more", "behind the JSON"),
+        (f'/{TIME} {{"a":' + "[" * 9_000, "not JSON"),
+        ("/get_curent_time", f"Did you mean `/{TIME}`?"),
+        ("/nope", "no tool `nope`"),
+        ("/a {}\n" * 51, "more than 50"),
+    ],
+)
+def test_broken_lines_say_what_is_wrong(text: str, said: str) -> None:
+    with pytest.raises(Mistyped) as caught:
+        commands_in(text, NAMES)
+    assert said in str(caught.value)

@@ -1,0 +1,65 @@
+"""Values are found in plain text, with their kinds, and not where there are none."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.llm.offline.evidence import found_in
+from agents.llm.offline.zones import zones_in
+
+FOUND = [
+    ("in Asia/Tokyo and asia/tokyo", [("timezone", "Asia/Tokyo")] * 2),
+    ("tokyo time", []),
+    ("in tokyo, from new york", [("timezone", "Asia/Tokyo"), ("timezone", "America/New_York")]),
+    ("San Francisco or PST", [("timezone", "America/Los_Angeles")] * 2),
+    ("Rio de Janeiro", [("timezone", "America/Sao_Paulo")]),
+    (
+        "at 2pm, 2:05 PM, 14:30:09, noon",
+        [("time", t) for t in ("14:00", "14:05", "14:30:09", "12:00")],
+    ),
+    ("12 am and 12:15pm", [("time", "00:00"), ("time", "12:15")]),
+    ("25:99 or 14:305", []),
+    ("(see https://a.b/c?d=e#f).", [("url", "https://a.b/c?d=e#f")]),
+    ("mail bob.b+x@ex-ample.org!", [("email", "bob.b+x@ex-ample.org")]),
+    ("on 2030-01-31", [("date", "2030-01-31")]),
+    ("2030-01-31T10:00:00Z", [("datetime", "2030-01-31T10:00:00Z")]),
+    ("/etc/hosts, ~/x and ./y.", [("path", p) for p in ("/etc/hosts", "~/x", "./y")]),
+    ("src/main.py C:\\Temp\\a", [("path", "src/main.py"), ("path", "C:\\Temp\\a")]),
+    ("and/or 3/4 example.com", []),
+    ("HEAD~2 or deadbee1", [("revision", "HEAD~2"), ("revision", "deadbee1")]),
+    ("-5, 1,000 and 2.5e3", [("number", -5), ("number", 1000), ("number", 2500.0)]),
+    ("v1.2.3 x86", []),
+    ("two apples", [("number word", 2)]),
+    ("123e4567-e89b-12d3-a456-426614174000", [("uuid", "123e4567-e89b-12d3-a456-426614174000")]),
+    ("say “hi” or `x`", [("quoted", "hi"), ("quoted", "x")]),
+    ("don't, can't", []),
+    ("I may wake up in the center of the west", []),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), FOUND, ids=[text for text, _ in FOUND])
+def test_values_are_found_with_their_kinds(text: str, expected: list[tuple[str, object]]) -> None:
+    assert [(found.kind, found.value) for found in found_in(text)] == expected
+
+
+def test_a_quotation_is_found_over_what_stands_in_it() -> None:
+    kinds = [(found.kind, found.value) for found in found_in('"Asia/Tokyo"')]
+    assert kinds == [("quoted", "Asia/Tokyo"), ("timezone", "Asia/Tokyo")]
+
+
+@given(st.text(max_size=300))
+def test_finds_lie_within_the_text_and_typed_ones_apart(text: str) -> None:
+    found = found_in(text)
+    assert all(0 <= each.start < each.end <= len(text) for each in found)
+    typed = sorted((f for f in found if f.kind != "quoted"), key=lambda f: f.start)
+    assert all(a.end <= b.start for a, b in pairwise(typed))
+
+
+def test_places_are_where_they_are_said() -> None:
+    text = "Compare Paris with Buenos Aires"
+    assert [(text[a:b], zone) for a, b, zone in zones_in(text)] == [
+        ("Paris", "Europe/Paris"),
+        ("Buenos Aires", "America/Buenos_Aires"),
+    ]

@@ -1,0 +1,281 @@
+"""The offline model in conversation, with the tools of real servers."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agents.llm.offline import OfflineModel
+from agents.llm.offline.model import pieces
+from agents.llm.port import Message, Reply, ToolSpec, tool_result, user_message
+from tests.agents.llm.offline import tools
+
+TIME = tools.of("time")
+NOW = {
+    "timezone": "Asia/Tokyo",
+    "datetime": "2030-01-31T22:00:00+09:00",
+    "day_of_week": "Thursday",
+    "is_dst": False,
+}
+TYPED = "/mcp_time_get_current_time"
+
+
+class Chat:
+    """A conversation that remembers what was said."""
+
+    def __init__(self, offered: Sequence[ToolSpec], instructions: str = "") -> None:
+        self.offered = offered
+        self.instructions = instructions
+        self.messages: list[Message] = []
+
+    async def say(self, text: str) -> Reply:
+        self.messages.append(user_message(text))
+        return await self.go_on()
+
+    async def answer(self, *results: str, is_error: bool = False) -> Reply:
+        """Give the results of the calls that the last turn asked for."""
+        for call, text in zip(self.messages[-1]["calls"], results, strict=True):
+            self.messages.append(tool_result(call["id"], call["name"], text, is_error))
+        return await self.go_on()
+
+    async def go_on(self) -> Reply:
+        """Ask the model with the conversation as it is."""
+        heard: list[str] = []
+
+        async def listen(text: str) -> None:
+            heard.append(text)
+
+        reply = await OfflineModel().request(
+            self.messages, instructions=self.instructions, tools=self.offered, on_text=listen
+        )
+        assert "".join(heard) == reply.text
+        self.messages.append(json.loads(json.dumps(reply.message)))
+        return reply
+
+
+def called(reply: Reply) -> list[tuple[str, Any]]:
+    assert reply.finish == ("tool_calls" if reply.calls else "stop")
+    return [(call.name, call.arguments) for call in reply.calls]
+
+
+async def test_the_time_in_tokyo_is_asked_of_the_time_server_and_told() -> None:
+    chat = Chat(TIME)
+    reply = await chat.say("What time is it in Asia/Tokyo?")
+    assert called(reply) == [("mcp_time_get_current_time", {"timezone": "Asia/Tokyo"})]
+    reply = await chat.answer(json.dumps(NOW))
+    assert "datetime: 2030-01-31T22:00:00+09:00" in reply.text
+    assert "day of week: Thursday" in reply.text
+    assert "not a language model" in reply.text
+    assert called(reply) == []
+
+
+async def test_it_says_what_it_is_and_what_can_be_typed() -> None:
+    reply = await Chat(TIME).say("hello")
+    assert "not a language model" in reply.text
+    assert f'{TYPED} {{"timezone": ' in reply.text
+    assert "`/mcp_time_convert_time`: Convert time between timezones" in reply.text
+
+
+async def test_without_tools_it_says_how_to_get_some() -> None:
+    reply = await Chat([]).say("What time is it?")
+    assert "not a language model" in reply.text
+    assert "no tools" in reply.text
+
+
+async def test_when_nothing_fits_it_calls_nothing() -> None:
+    reply = await Chat(TIME).say("Write me a poem about the sea")
+    assert called(reply) == []
+    assert reply.text.startswith("I found no tool that fits.")
+
+
+async def test_typed_lines_run_as_they_stand_side_by_side() -> None:
+    chat = Chat(TIME)
+    lines = f'{TYPED} {{"timezone": "Mars/Olympus", "x": [1]}}\n/mcp_no_such_tool {{"a": null}}'
+    assert called(await chat.say(lines)) == [
+        ("mcp_time_get_current_time", {"timezone": "Mars/Olympus", "x": [1]}),
+        ("mcp_no_such_tool", {"a": None}),
+    ]
+    ids = [call["id"] for call in chat.messages[-1]["calls"]]
+    assert ids == ["t0001c000", "t0001c001"]
+
+
+async def test_a_broken_line_runs_nothing_and_says_where_it_breaks() -> None:
+    reply = await Chat(TIME).say(f'{TYPED} {{"timezone": "UTC"}}\n{TYPED} {{"timezone": }}')
+    assert called(reply) == []
+    assert "Line 2" in reply.text
+    assert "Nothing was run" in reply.text
+
+
+async def test_a_missing_argument_is_asked_for_and_taken_from_the_answer() -> None:
+    chat = Chat(TIME)
+    reply = await chat.say("Convert to Tokyo time from Berlin")
+    assert called(reply) == []
+    assert "couldn't find `time`" in reply.text
+    assert '"source_timezone": "Europe/Berlin"' in reply.text
+    assert called(await chat.say("2:30 pm")) == [
+        (
+            "mcp_time_convert_time",
+            {
+                "source_timezone": "Europe/Berlin",
+                "target_timezone": "Asia/Tokyo",
+                "time": "14:30",
+            },
+        )
+    ]
+
+
+async def test_a_new_wish_ends_a_question() -> None:
+    chat = Chat(TIME)
+    await chat.say("Convert to Tokyo time from Berlin")
+    assert called(await chat.say("What time is it in Paris?")) == [
+        ("mcp_time_get_current_time", {"timezone": "Europe/Paris"})
+    ]
+
+
+async def test_the_repository_is_found_where_the_conversation_has_it() -> None:
+    chat = Chat(tools.of("git"), "You help with code.\nThe repository is at /srv/code.")
+    assert called(await chat.say("Show the last 3 commits")) == [
+        ("mcp_git_git_log", {"repo_path": "/srv/code", "max_count": 3})
+    ]
+    await chat.answer("Commit history:\n…")
+    assert called(await chat.say("and the git status of /other/code")) == [
+        ("mcp_git_git_status", {"repo_path": "/other/code"})
+    ]
+    await chat.answer("clean")
+    assert called(await chat.say("list the branches")) == [
+        ("mcp_git_git_branch", {"repo_path": "/other/code", "branch_type": "local"})
+    ]
+
+
+async def test_a_failure_is_told_as_one_and_the_rest_is_told_too() -> None:
+    chat = Chat([*TIME, *tools.of("everything")])
+    await chat.say(f'/mcp_everything_echo {{"message": "x"}}\n{TYPED} {{"timezone": "UTC"}}')
+    echo, time = chat.messages[-1]["calls"]
+    chat.messages.append(tool_result(time["id"], time["name"], json.dumps(NOW)))
+    failed = "The server `everything` is unreachable. Check that it runs."
+    chat.messages.append(tool_result(echo["id"], echo["name"], failed, is_error=True))
+    reply = await chat.go_on()
+    assert f"`mcp_everything_echo` (message: x) failed: {failed}" in reply.text
+    assert "day of week: Thursday" in reply.text
+
+
+async def test_servers_that_are_skipped_are_named_with_the_results() -> None:
+    instructions = (
+        "Skip what is unavailable.\n\n## MCP Tools\nTools come from these servers: time.\n"
+        "Not reachable now: everything.\nDisabled, do not use: mcp_time_convert_time."
+    )
+    chat = Chat(TIME[:1], instructions)
+    await chat.say("What time is it in Tokyo?")
+    reply = await chat.answer(json.dumps(NOW))
+    assert "Not reachable now: everything." in reply.text
+    assert "convert_time" not in reply.text
+    reply = await chat.say("hello")
+    assert "Not reachable now: everything.\nDisabled: mcp_time_convert_time." in reply.text
+    assert "Skip what" not in reply.text
+
+
+async def test_a_tool_that_is_not_there_gets_a_suggestion() -> None:
+    chat = Chat(TIME)
+    await chat.say('/mcp_time_get_curent_time {"timezone": "UTC"}')
+    reply = await chat.answer("There is no tool of this name.", is_error=True)
+    assert "Did you mean `/mcp_time_get_current_time`" in reply.text
+
+
+async def test_help_and_tools_are_commands() -> None:
+    chat = Chat(tools.of())
+    assert "not a language model" in (await chat.say("/help")).text
+    listed = (await chat.say("/tools")).text
+    assert listed.count("\n- `/") == len(tools.of())
+    assert "mcp_git_git_log" not in (await chat.say("/tools timezone")).text
+
+
+async def test_a_typed_tool_takes_words_too() -> None:
+    chat = Chat(TIME)
+    assert called(await chat.say("/get_current_time Berlin")) == [
+        ("mcp_time_get_current_time", {"timezone": "Europe/Berlin"})
+    ]
+
+
+async def test_a_message_that_came_while_tools_ran_is_answered_as_well() -> None:
+    chat = Chat(TIME)
+    await chat.say("What time is it in Tokyo?")
+    chat.messages.append(user_message("and in Berlin?"))
+    call = chat.messages[-2]["calls"][0]
+    chat.messages.append(tool_result(call["id"], call["name"], json.dumps(NOW)))
+    reply = await chat.go_on()
+    assert "day of week: Thursday" in reply.text
+    assert called(reply) == [("mcp_time_get_current_time", {"timezone": "Europe/Berlin"})]
+
+
+async def test_usage_is_counted_and_the_same_every_time() -> None:
+    replies = [await Chat(TIME).say("What time is it in Tokyo?") for _ in range(2)]
+    assert replies[0] == replies[1]
+    usage = replies[0].usage
+    assert usage is not None
+    assert usage.input_tokens > 100
+    assert usage.output_tokens > 5
+
+
+async def test_an_interrupted_call_is_not_repeated() -> None:
+    chat = Chat(TIME)
+    await chat.say("What time is it in Tokyo?")
+    reply = await chat.say("")
+    assert called(reply) == []
+    assert "interrupted" in reply.text
+
+
+@given(st.text(max_size=200))
+def test_the_pieces_of_a_text_are_the_text(text: str) -> None:
+    assert "".join(pieces(text)) == text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=300), st.text(max_size=100))
+def test_any_message_gets_an_answer_or_calls(text: str, instructions: str) -> None:
+    messages = [user_message(text)]
+    reply = asyncio.run(
+        OfflineModel().request(messages, instructions=instructions, tools=tools.of())
+    )
+    assert reply.text or reply.calls
+    json.dumps(reply.message)
+
+
+KEYWORDS = (
+    *("type", "properties", "required", "enum", "items", "anyOf"),
+    *("$ref", "format", "default", "description", "a"),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(KEYWORDS),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.dictionaries(st.sampled_from(["properties", "required", "$defs"]), JSON, max_size=3))
+def test_no_schema_of_a_stranger_breaks_it(schema: dict[str, Any]) -> None:
+    odd = ToolSpec("mcp_odd_tool", "Does odd things", schema)
+    for text in ("do odd things with 5, 'x' and a: b", "/odd_tool", "hello"):
+        reply = asyncio.run(OfflineModel().request([user_message(text)], tools=[odd, *TIME]))
+        assert reply.text or reply.calls
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 40_000, "/" * 40_000, "1," * 20_000, "New " * 10_000, "x=1 " * 10_000, '"' * 40_000],
+    ids=["a", "/", "1,", "New", "x=1", "quotes"],
+)
+async def test_a_huge_message_is_answered_soon(text: str) -> None:
+    async with asyncio.timeout(10):
+        assert (await Chat(tools.of()).say(text)).text

@@ -1,0 +1,269 @@
+"""From words to calls: the right tool, its arguments, several calls, or none."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from agents.llm.offline.choosing import Index
+from agents.llm.offline.filling import Context
+from agents.llm.offline.planning import Asked, Plan, plan
+from agents.llm.port import ToolSpec
+from tests.agents.llm.offline import tools
+
+ALL = Index(tools.of())
+TIME = Index(tools.of("time"))
+
+ONE_CALL: list[tuple[str, str, dict[str, Any]]] = [
+    ("What time is it in Asia/Tokyo?", "get_current_time", {"timezone": "Asia/Tokyo"}),
+    ("what's the time in new york", "get_current_time", {"timezone": "America/New_York"}),
+    ("What time is it?", "get_current_time", {"timezone": "Etc/UTC"}),
+    ("I'm in Tokyo. What time is it?", "get_current_time", {"timezone": "Asia/Tokyo"}),
+    (
+        "Convert 14:30 from Europe/Berlin to America/New_York",
+        "convert_time",
+        {
+            "source_timezone": "Europe/Berlin",
+            "time": "14:30",
+            "target_timezone": "America/New_York",
+        },
+    ),
+    (
+        "14:30 in New York is what time in Berlin?",
+        "convert_time",
+        {
+            "source_timezone": "America/New_York",
+            "time": "14:30",
+            "target_timezone": "Europe/Berlin",
+        },
+    ),
+    (
+        "What time is it in Tokyo when it's 2:30 pm in Berlin?",
+        "convert_time",
+        {"source_timezone": "Europe/Berlin", "time": "14:30", "target_timezone": "Asia/Tokyo"},
+    ),
+    (
+        "convert 14:30 to Tokyo time",
+        "convert_time",
+        {"source_timezone": "Etc/UTC", "time": "14:30", "target_timezone": "Asia/Tokyo"},
+    ),
+    ("show the git log of /some/path", "git_log", {"repo_path": "/some/path"}),
+    ("Show me the last 3 commits of /r", "git_log", {"repo_path": "/r", "max_count": 3}),
+    ("git status of /repo", "git_status", {"repo_path": "/repo"}),
+    ("show staged changes in /repo", "git_diff_staged", {"repo_path": "/repo"}),
+    ("show unstaged changes in /repo", "git_diff_unstaged", {"repo_path": "/repo"}),
+    ("diff against main in /repo", "git_diff", {"repo_path": "/repo", "target": "main"}),
+    ("Reset /repo", "git_reset", {"repo_path": "/repo"}),
+    ("switch to branch dev in /r", "git_checkout", {"repo_path": "/r", "branch_name": "dev"}),
+    (
+        "list remote branches of /repo",
+        "git_branch",
+        {"repo_path": "/repo", "branch_type": "remote"},
+    ),
+    (
+        "create a branch called fix-1 in /repo",
+        "git_create_branch",
+        {"repo_path": "/repo", "branch_name": "fix-1"},
+    ),
+    (
+        "show commit abc1234 of /repo",
+        "git_show",
+        {"repo_path": "/repo", "revision": "abc1234"},
+    ),
+    (
+        "git add README.md and src/main.py in repo_path=/repo",
+        "git_add",
+        {"repo_path": "/repo", "files": ["README.md", "src/main.py"]},
+    ),
+    ('git commit "Fix it" in /r', "git_commit", {"repo_path": "/r", "message": "Fix it"}),
+    ("What's on https://example.com ?", "fetch", {"url": "https://example.com"}),
+    (
+        "Fetch https://example.com, max_length: 200",
+        "fetch",
+        {"url": "https://example.com", "max_length": 200},
+    ),
+    ("get the raw page https://a.b/c", "fetch", {"url": "https://a.b/c", "raw": True}),
+    ("echo hello world", "echo", {"message": "hello world"}),
+    ('Please echo "a and b, then c"', "echo", {"message": "a and b, then c"}),
+    ("say hi", "echo", {"message": "hi"}),
+    ("add 2 and 3", "get_sum", {"a": 2, "b": 3}),
+    ("what is the sum of two and 3.5?", "get_sum", {"a": 2, "b": 3.5}),
+    (
+        "get an annotated error message without image",
+        "get_annotated_message",
+        {"messageType": "error", "includeImage": False},
+    ),
+    ("structured content for chicago", "get_structured_content", {"location": "Chicago"}),
+    ("show me the tiny image", "get_tiny_image", {}),
+    ("search for cats and dogs", "search", {"query": "cats and dogs"}),
+    ("find the top 3 pages about celery", "search", {"query": "pages about celery", "limit": 3}),
+    ("read the file /etc/hosts", "read_file", {"path": "/etc/hosts"}),
+    ("delete the file /tmp/x", "delete_file", {"path": "/tmp/x"}),
+    ("what is the weather in Paris?", "get_forecast", {"city": "Paris"}),
+    ("weather for New York, please", "get_forecast", {"city": "New York"}),
+    (
+        "forecast for Oslo in imperial units",
+        "get_forecast",
+        {"city": "Oslo", "units": "imperial"},
+    ),
+]
+
+
+def of(decided: Plan) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, arguments) for name, arguments in decided.calls]
+
+
+@pytest.mark.parametrize(("text", "name", "arguments"), ONE_CALL, ids=[c[0] for c in ONE_CALL])
+def test_words_become_one_call(text: str, name: str, arguments: dict[str, Any]) -> None:
+    assert of(plan(text, ALL, Context())) == [(tools.tool(name).name, arguments)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hello",
+        "Hello, how are you?",
+        "Tell me a joke",
+        "thanks!",
+        "Write a poem about time",
+        "What is the capital of France?",
+        "How many stars are in the sky?",
+        "My friend lives in Berlin and loves his cat",
+        "what tools do you have?",
+        "42",
+        "",
+    ],
+)
+@pytest.mark.parametrize("index", [ALL, TIME], ids=["all", "time"])
+def test_words_that_fit_no_tool_call_none(text: str, index: Index) -> None:
+    decided = plan(text, index, Context())
+    assert decided.calls == ()
+    assert decided.question is None
+
+
+SEVERAL: list[tuple[str, list[tuple[str, dict[str, Any]]]]] = [
+    (
+        "What time is it in Tokyo and Berlin?",
+        [
+            ("get_current_time", {"timezone": "Asia/Tokyo"}),
+            ("get_current_time", {"timezone": "Europe/Berlin"}),
+        ],
+    ),
+    (
+        "What time is it in Tokyo? And in Berlin?",
+        [
+            ("get_current_time", {"timezone": "Asia/Tokyo"}),
+            ("get_current_time", {"timezone": "Europe/Berlin"}),
+        ],
+    ),
+    (
+        "Echo 'hello' and get the sum of 2 and 3",
+        [("echo", {"message": "hello"}), ("get_sum", {"a": 2, "b": 3})],
+    ),
+    (
+        "Show git status and git log of /repo",
+        [("git_status", {"repo_path": "/repo"}), ("git_log", {"repo_path": "/repo"})],
+    ),
+    (
+        "show the git log of /repo, then fetch https://example.com",
+        [("git_log", {"repo_path": "/repo"}), ("fetch", {"url": "https://example.com"})],
+    ),
+    (
+        "Fetch https://a.com and https://b.com/x",
+        [("fetch", {"url": "https://a.com"}), ("fetch", {"url": "https://b.com/x"})],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), SEVERAL, ids=[case[0] for case in SEVERAL])
+def test_several_wishes_become_several_calls(
+    text: str, expected: list[tuple[str, dict[str, Any]]]
+) -> None:
+    named = [(tools.tool(name).name, arguments) for name, arguments in expected]
+    assert of(plan(text, ALL, Context())) == named
+
+
+def test_a_value_alone_goes_to_the_tool_used_last() -> None:
+    assert plan("and in Berlin?", ALL, Context()).calls == ()
+    for name, slot, value in (
+        ("mcp_time_get_current_time", "timezone", "Europe/Berlin"),
+        ("mcp_weather_get_forecast", "city", "Berlin"),
+    ):
+        context = Context(recent=frozenset({name}))
+        assert of(plan("and in Berlin?", ALL, context)) == [(name, {slot: value})]
+
+
+def test_a_harmful_tool_is_not_called_once_for_each_value() -> None:
+    assert of(plan("delete the file /a and /b", ALL, Context())) == [
+        (tools.tool("delete_file").name, {"path": "/a"})
+    ]
+
+
+def test_harm_has_to_be_asked_for() -> None:
+    only = Index([tools.tool("delete_file"), tools.tool("git_reset")])
+    for text in ("the file /tmp/x", "show the file /tmp/x", "git changes of /repo"):
+        assert plan(text, only, Context()).calls == ()
+
+
+def test_what_is_missing_is_a_question() -> None:
+    decided = plan("show the git log", ALL, Context())
+    assert decided.calls == ()
+    assert decided.question is not None
+    assert decided.question.tool.name == "mcp_git_git_log"
+    assert decided.question.missing == ("repo_path",)
+
+
+def test_tools_that_fit_alike_are_offered_not_guessed() -> None:
+    decided = plan("tell me about git", ALL, Context())
+    assert (decided.calls, decided.question) == ((), None)
+    assert len(decided.nearby) > 3
+    assert all("git" in near.name for near in decided.nearby)
+
+
+ASKED = Asked("mcp_git_git_commit", {"repo_path": "/r"}, ("message",))
+
+
+def test_any_words_answer_the_question_for_one_text() -> None:
+    decided = plan("Improve the wording", ALL, Context(), ASKED)
+    assert of(decided) == [
+        ("mcp_git_git_commit", {"repo_path": "/r", "message": "Improve the wording"})
+    ]
+
+
+def test_an_answer_that_gives_only_a_part_is_followed_by_the_rest_of_the_question() -> None:
+    asked = Asked("mcp_git_git_commit", {}, ("repo_path", "message"))
+    decided = plan("it is in /r", ALL, Context(), asked)
+    assert decided.question is not None
+    assert decided.question.arguments == {"repo_path": "/r"}
+    assert decided.question.missing == ("message",)
+
+
+def test_a_question_about_a_tool_that_is_gone_is_forgotten() -> None:
+    assert plan("Improve the wording", TIME, Context(), ASKED).calls == ()
+
+
+@pytest.mark.parametrize(
+    ("context", "path"),
+    [
+        (Context(earlier=("look at /a/b please",)), "/a/b"),
+        (Context(used={"repo_path": "/used"}), "/used"),
+        (Context(instructions="Repository: /from/instructions"), "/from/instructions"),
+        (Context(instructions="Working directory: `/from/here`."), "/from/here"),
+    ],
+)
+def test_a_path_comes_from_the_conversation(context: Context, path: str) -> None:
+    assert of(plan("show the git log", ALL, context)) == [("mcp_git_git_log", {"repo_path": path})]
+
+
+def test_instructions_that_mention_a_path_for_something_else_give_none() -> None:
+    context = Context(instructions="Read the manual at /usr/share/doc first.")
+    assert plan("show the git log", ALL, context).question is not None
+
+
+def test_hundreds_of_tools_are_looked_through() -> None:
+    many: Sequence[ToolSpec] = [
+        ToolSpec(f"mcp_filler_do_{n}", f"Handles case number {n} of the filler", {})
+        for n in range(600)
+    ]
+    decided = plan("What time is it in Tokyo?", Index([*many, *tools.of()]), Context())
+    assert of(decided) == [("mcp_time_get_current_time", {"timezone": "Asia/Tokyo"})]

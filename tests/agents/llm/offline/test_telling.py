@@ -1,0 +1,124 @@
+"""What the offline model says: readable, honest, and nothing of a server's markup takes effect."""
+
+import json
+
+import pytest
+
+from agents.llm.offline.telling import notices_in, of_servers, results_text, tools_text, typed_line
+from agents.llm.port import ToolSpec, tool_result
+from tests.agents.llm.offline import tools
+
+
+def told(text: str, *, is_error: bool = False) -> str:
+    call = {"id": "t0001c000", "name": "tool", "arguments": {}}
+    return results_text([call], [tool_result("t0001c000", "tool", text, is_error)])
+
+
+def test_a_short_text_stands_in_the_sentence() -> None:
+    assert told("It is fine.") == "`tool` answered: It is fine."
+    assert told('"quoted JSON"') == "`tool` answered: quoted JSON"
+    assert told("  ") == "`tool` answered with nothing."
+
+
+def test_a_longer_text_is_fenced_whatever_it_holds() -> None:
+    assert told("one\ntwo") == "`tool` answered:\n\n```\none\ntwo\n```"
+    assert told("a\n```\n![x](http://evil)").startswith("`tool` answered:\n\n````\na\n```\n")
+
+
+def test_a_very_long_text_is_cut_and_says_so() -> None:
+    said = told("x" * 5_000)
+    assert len(said) < 4_200
+    assert "1,000 more characters" in said
+
+
+def test_json_becomes_lines() -> None:
+    value = {
+        "name": "x",
+        "ok": True,
+        "none": None,
+        "tags": ["a", "b"],
+        "small": {"a": 1, "b": 2},
+        "items": [{"id": 1, "t": "one"}, {"id": 2, "t": "two", "sub": {"deep": [1]}}],
+    }
+    assert told(json.dumps(value)) == (
+        "`tool` answered:\n\n"
+        "- name: x\n- ok: true\n- none: null\n- tags: a, b\n- small: a: 1, b: 2\n"
+        "- items:\n  - id: 1, t: one\n  -\n    - id: 2\n    - t: two\n    - sub:\n"
+        "      - deep: 1"
+    )
+
+
+def test_long_lists_and_deep_trees_end() -> None:
+    assert told(json.dumps(list(range(500)))).endswith("- …")
+    deep: object = 1
+    for _ in range(60):
+        deep = {"a": deep, "b": [deep]} if not isinstance(deep, dict) else {"a": deep}
+    assert len(told(json.dumps(deep))) < 5_000
+
+
+@pytest.mark.parametrize("text", ["{not json", "[" * 10_000, '{"a": ' + "1" * 9_000 + "}"])
+def test_what_only_looks_like_json_is_text(text: str) -> None:
+    assert "```" in told(text + "\n.")
+
+
+def test_an_error_is_told_as_one() -> None:
+    assert told("It broke.", is_error=True) == "`tool` failed: It broke."
+    assert told("", is_error=True) == "`tool` failed: no reason was given."
+
+
+def test_markup_of_a_server_has_no_effect() -> None:
+    evil = "![x](https://evil/?q=1) <img src=x>"
+    assert told(evil) == f"`tool` answered: `{evil}`"
+    assert told(evil, is_error=True) == f"`tool` failed: `{evil}`"
+    assert told(json.dumps({evil: evil})) == f"`tool` answered:\n\n- `{evil}`: `{evil}`"
+    listed = tools_text([ToolSpec("t", evil, {})])
+    assert f": `{evil}`" in listed
+    assert told("`a` [b](c)") == "`tool` answered: `` `a` [b](c) ``"
+
+
+def test_results_come_with_their_arguments() -> None:
+    call = {"id": "t0001c000", "name": "t", "arguments": {"a": [1, 2], "b": {"c": None}}}
+    said = results_text([call], [tool_result("t0001c000", "t", "ok")])
+    assert said == "`t` (a: 1, 2, b: c: null) answered: ok"
+
+
+def test_a_typed_line_has_a_sample_for_each_required_argument() -> None:
+    lines = {name: typed_line(tools.tool(name), {}) for name in ("fetch", "git_add", "get_sum")}
+    assert lines == {
+        "fetch": '/mcp_fetch_fetch {"url": "https://example.com"}',
+        "git_add": '/mcp_git_git_add {"repo_path": "/path/to/it", "files": ["/path/to/it"]}',
+        "get_sum": '/mcp_everything_get_sum {"a": 1, "b": 1}',
+    }
+
+
+INSTRUCTIONS = """You are kind. Disabled people need help.
+
+## MCP Tools
+Tools come from these servers: time.
+Not reachable now: everything.
+Servers that were skipped:
+- `web`: needs_reauth
+- `db`: server_unreachable
+
+### Disabled tools (do not use)
+
+- mcp_a_b
+- mcp_a_c
+
+## Manners
+Skipped greetings are unavailable.
+"""
+
+
+def test_notices_are_read_from_the_section_on_tools() -> None:
+    notices = notices_in(INSTRUCTIONS)
+    assert of_servers(notices) == [
+        "Not reachable now: everything.",
+        "Servers that were skipped: `web`: needs_reauth",
+        "Servers that were skipped: `db`: server_unreachable",
+    ]
+    assert notices[3:] == [
+        "Disabled tools (do not use): mcp_a_b",
+        "Disabled tools (do not use): mcp_a_c",
+    ]
+    assert notices_in("Be kind.") == []
