@@ -1,5 +1,6 @@
 """Make, change and remove agents and model endpoints: the one way for every surface, audited."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,6 +13,7 @@ from bonobot.ledger.changes import change
 from bonobot.lib.egress import EgressDenied, check_url
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Conflict, Invalid
+from bonobot.tenancy.models import User
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Server
@@ -69,6 +71,23 @@ def alter_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
     with change(**_what(principal, agent, "agent_changed", {"changed": changed})):
         _save(agent)
     return agent
+
+
+def give_to(principal: Principal, agent: Agent, usernames: Collection[str]) -> None:
+    """Say which members of the organization may run the agent; raises `Invalid` for strangers."""
+    principal.require(Action.MANAGE_AGENTS)
+    people = User.objects.filter(
+        memberships__organization=agent.organization_id, username__in=usernames
+    )
+    found = {user.username: user for user in people}
+    if strangers := sorted(set(usernames) - found.keys()):
+        raise Invalid(
+            f"{strangers[0]!r} is no member of this organization.",
+            field="members",
+            remedy="Add them as a member first.",
+        )
+    with change(**_what(principal, agent, "agent_given", {"members": sorted(found)})):
+        agent.members.set(found.values())
 
 
 def remove_agent(principal: Principal, agent: Agent) -> None:
