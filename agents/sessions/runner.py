@@ -31,9 +31,14 @@ class SessionRunner:
         self._watch: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Register this process and start its heartbeat; again is harmless."""
-        if self.runner_id is None:
-            self.runner_id = await runtime().orm(runners.register)
+        """Register this process and start its heartbeat; again is harmless.
+
+        A row that is gone (a restored database) is made anew: what was held under it is lost.
+        """
+        if self.runner_id is not None and await runtime().orm(runners.beat, self.runner_id):
+            return
+        self.runner_id = await runtime().orm(runners.register)
+        if self._watch is None:
             self._watch = asyncio.create_task(self._beat(), name="runner heartbeat")
             runtime().on_close(port.close)
             runtime().on_close(self.drain)

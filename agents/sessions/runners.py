@@ -43,9 +43,10 @@ def register() -> UUID:
     return runner.pk
 
 
-def beat(runner_id: UUID) -> None:
-    """Renew the lease on everything this runner holds."""
-    Runner.objects.filter(pk=runner_id).update(beat_at=timezone.now())
+def beat(runner_id: UUID) -> bool:
+    """Renew the lease on everything this runner holds; False when its row is gone."""
+    mine = Runner.objects.filter(pk=runner_id, stopped_at=None)
+    return bool(mine.update(beat_at=timezone.now()))
 
 
 def retire(runner_id: UUID) -> None:

@@ -1,0 +1,121 @@
+"""`bonobot agents|tokens|audit …`."""
+
+import pytest
+
+from bonobot.ledger.models import AuditRow
+from bonobot.tenancy.models import Token
+from bonobot.tenancy.tokens import authenticate
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def agent(acme):
+    made = casting.agent(acme, "helper", mode="none")
+    casting.ready(acme, casting.stdio_server(acme), made)
+    return made
+
+
+def test_agents_are_listed_with_their_slug(bonobot, agent):
+    (shown,) = bonobot("agents", "list", "--json").json
+    assert (shown["slug"], shown["servers"]) == ("helper", ["time"])
+    assert shown["policy"]["mode"] == "none"
+
+
+def test_an_agent_is_made_and_its_policy_blocks_everything(bonobot, agent):
+    assert bonobot("agents", "add", "Second Helper", "--json").json["slug"] == "second-helper"
+    ran = bonobot("agents", "add", "Second Helper", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "name_taken")
+
+
+def test_a_run_waits_for_the_answer_and_tells_its_calls(bonobot, agent):
+    bonobot("agents", "policy", "helper", "--mode", "allowlist", "--allow", "mcp_time_*")
+    ran = bonobot("agents", "run", "helper", "What time is it in Asia/Tokyo?", "--json")
+    assert (ran.status, ran.json["status"]) == (0, "done")
+    assert [call["name"] for call in ran.json["calls"]] == ["mcp_time_get_current_time"]
+    assert "Asia/Tokyo" in ran.json["answer"]
+
+
+def test_a_run_for_people_shows_calls_and_answer(bonobot, agent):
+    bonobot("agents", "policy", "helper", "--mode", "all")
+    ran = bonobot("agents", "run", "helper", "What time is it in Asia/Tokyo?")
+    assert "✓ mcp_time_get_current_time" in ran.out
+    assert "Asia/Tokyo" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("slug", "text", "code"), [("nobody", "hello", "not_found"), ("helper", "  ", "invalid")]
+)
+def test_a_run_that_can_not_begin_fails(bonobot, agent, slug, text, code):
+    ran = bonobot("agents", "run", slug, text, "--json")
+    assert (ran.status, ran.error["code"]) == (1, code)
+
+
+def test_the_policy_shows_what_it_lets_through(bonobot, agent):
+    ran = bonobot(
+        "agents",
+        "policy",
+        "helper",
+        "--mode",
+        "allowlist",
+        "--allow",
+        "mcp_time_convert_time",
+        "--json",
+    )
+    allowed = {tool["name"]: tool["allowed"] for tool in ran.json["tools"]}
+    assert allowed == {
+        "mcp_time_convert_time": True,
+        "mcp_time_get_current_time": False,
+        "read_result": False,
+    }
+
+
+def test_a_rule_that_names_no_server_is_refused_by_its_place(bonobot, agent):
+    ran = bonobot("agents", "policy", "helper", "--allow", "mcp_nothing_*", "--json")
+    assert (ran.status, ran.error["field"]) == (1, "allow[0]")
+
+
+def test_explaining_names_the_first_stage_that_refuses(bonobot, agent):
+    told = bonobot("agents", "explain", "helper", "mcp_time_convert_time", "--json").json
+    assert (told["allowed"], told["code"]) == (False, "denied_by_policy")
+    assert [stage["allows"] for stage in told["stages"]] == [True] * 5 + [False]
+
+
+def test_a_token_is_printed_once_and_opens_the_door(bonobot, agent):
+    made = bonobot(
+        "tokens", "create", "ci", "--role", "operator", "--agent", "helper", "--json"
+    ).json
+    token = authenticate(made["token"])
+    assert (token.name, token.role, token.agent_id) == ("ci", "operator", agent.pk)
+    listed = bonobot("tokens", "list", "--json")
+    assert made["token"] not in listed.out
+    bonobot("tokens", "revoke", made["key"])
+    assert not Token.objects.usable().exists()
+
+
+def test_the_audit_lists_newest_first_and_verifies(bonobot, agent):
+    rows = bonobot("audit", "list", "--json").json
+    assert [row["seq"] for row in rows] == sorted((row["seq"] for row in rows), reverse=True)
+    assert bonobot("audit", "verify", "--json").json["ok"] is True
+
+
+def test_a_tampered_audit_fails_to_verify(bonobot, agent, acme):
+    from django.db import connection
+
+    row = AuditRow.objects.order_by("seq").first()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE ledger_auditrow SET opened = replace(opened, 'a', 'b') WHERE seq = %s",
+            [row.seq],
+        )
+    ran = bonobot("audit", "verify", "--json")
+    assert (ran.status, ran.json["ok"]) == (1, False)
+
+
+def test_with_several_organizations_one_must_be_named(bonobot, agent):
+    casting.organization("other")
+    ran = bonobot("agents", "list", "--json")
+    assert (ran.status, ran.error["field"]) == (1, "--org")
+    assert bonobot("agents", "list", "--org", "other", "--json").json == []
+    assert bonobot("agents", "list", "--org", "nowhere", "--json").error["code"] == "not_found"
