@@ -1,0 +1,76 @@
+"""Ask a scripted provider as a session would."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from agents.llm.port import (
+    Endpoint,
+    Message,
+    ModelError,
+    Reply,
+    ToolSpec,
+    close,
+    model_for,
+    user_message,
+)
+from tests.agents.llm.openai_server import FakeOpenAI, Refuses, Says, Waits, openai_server
+
+KEY = "sk-made-up-key-0123456789"
+ODD_SCHEMA = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "Odd",
+    "type": "object",
+    "properties": {
+        "zebra": {"type": "string", "format": "uri", "title": "Zebra"},
+        "aardvark": {"$ref": "#/$defs/Count"},
+        "either": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
+    },
+    "$defs": {"Count": {"type": "integer", "minimum": 3, "x-unknown": [1, {"a": None}]}},
+    "required": ["zebra"],
+    "additionalProperties": True,
+}
+TOOLS = (ToolSpec("odd", "An odd tool", ODD_SCHEMA), ToolSpec("plain", "", {"type": "object"}))
+HI = [user_message("hi")]
+
+
+both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+@asynccontextmanager
+async def provider(*script: Says | Refuses | Waits) -> AsyncIterator[FakeOpenAI]:
+    """Serve a script and close what was opened to it."""
+    async with asyncio.timeout(60), openai_server(*script) as fake:
+        try:
+            yield fake
+        finally:
+            await close()
+
+
+def at(fake: FakeOpenAI, **more: Any) -> Endpoint:
+    known = {"kind": "openai", "base_url": fake.url, "api_key": KEY, "model": "some-model"}
+    return Endpoint(**(known | {"allow_private": True, "timeout_s": 30.0} | more))
+
+
+async def ask(
+    fake: FakeOpenAI, messages: list[Message], *, stream: bool = False, **more: Any
+) -> tuple[Reply, list[str]]:
+    heard: list[str] = []
+
+    async def listen(text: str) -> None:
+        heard.append(text)
+
+    reply = await model_for(at(fake, **more)).request(
+        messages, instructions="Be brief.", tools=TOOLS, on_text=listen if stream else None
+    )
+    return reply, heard
+
+
+async def fails(fake: FakeOpenAI, *, stream: bool = False, **more: Any) -> ModelError:
+    with pytest.raises(ModelError) as caught:
+        await ask(fake, HI, stream=stream, **more)
+    assert KEY not in str(caught.value)
+    return caught.value
