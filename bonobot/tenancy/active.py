@@ -26,11 +26,7 @@ def organization_of(request: HttpRequest) -> Organization:
     if slug := request.headers.get(HEADER):
         if found := mine.filter(slug=slug).first():
             return found
-        raise NotFound(
-            f"There is no organization {slug!r} for you.",
-            field=HEADER,
-            remedy="Leave the header out, or name one of your organizations.",
-        )
+        raise _unknown(slug)
     remembered = mine.filter(slug=request.session.get(SESSION_KEY, "")).first()
     chosen = remembered or mine.first()
     if chosen is None:
@@ -42,15 +38,31 @@ def organization_of(request: HttpRequest) -> Organization:
     return chosen
 
 
+def _check_named(request: Any, token: Token) -> None:
+    """Raise `NotFound` when the header names another organization than the token's."""
+    slug = request.headers.get(HEADER)
+    if slug and not Organization.objects.filter(pk=token.organization_id, slug=slug).exists():
+        raise _unknown(slug)
+
+
 def principal_of(request: Any) -> Principal:
     """Return the principal of a Django or DRF request, remembering it on the request."""
     cached = getattr(request, "bonobot_principal", None)
     if cached is None:
         token = getattr(request, "auth", None)
         if isinstance(token, Token):
+            _check_named(request, token)
             cached = principal_for_token(token)
         else:
             user: User = request.user
             cached = principal_for_user(user, organization_of(request))
         request.bonobot_principal = cached
     return cached
+
+
+def _unknown(slug: str) -> NotFound:
+    return NotFound(
+        f"There is no organization {slug!r} for you.",
+        field=HEADER,
+        remedy="Leave the header out, or name one of your organizations.",
+    )
