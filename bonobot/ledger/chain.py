@@ -126,7 +126,7 @@ class Inspector:
             self._fault("columns", row.seq, row.id, "a closing without a position")
         try:
             sealed = sealing.columns_of(row.opened, row.closed)
-        except (ValueError, TypeError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
             self._fault("unreadable", row.seq, row.id, f"the sealed text can't be read: {error}")
             return
         if sealed != row.columns:

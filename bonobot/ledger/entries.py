@@ -95,12 +95,16 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settlement:
-    """How a call ended; `actuals` are (key, reserved, actual) for each of its reserves."""
+    """How a call ended, and the code of why if it failed.
+
+    `actuals` are (key, reserved, actual) for each of its reserves.
+    """
 
     call_id: UUID
     organization_id: UUID
     outcome: Outcome
     duration_ms: int
+    code: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
     actuals: tuple[tuple[str, int, int], ...] = ()
     input_tokens: int = 0

@@ -66,7 +66,7 @@ def open_item(
 def close_item(settlement: Settlement, at: datetime) -> Close:
     """Return what closes a call's row; raise ValueError if its details are no JSON."""
     facts = sealing.closed(settlement, at)
-    columns = sealing.columns(sealing.CLOSED, facts)
+    columns = sealing.columns(sealing.CLOSING, facts)
     call_id, organization_id = settlement.call_id, settlement.organization_id
     return Close(call_id, organization_id, sealing.seal(facts), columns, settlement.actuals)
 
@@ -74,7 +74,7 @@ def close_item(settlement: Settlement, at: datetime) -> Close:
 def count_item(window: Window) -> Close:
     """Return what closes the first of a flood of refusals with the count of those after it."""
     facts = sealing.repeated(window.row_id, window.repeats, window.last_at)
-    columns = sealing.columns(sealing.CLOSED, facts)
+    columns = sealing.columns(sealing.CLOSING, facts)
     return Close(window.row_id, window.organization_id, sealing.seal(facts), columns)
 
 

@@ -71,8 +71,9 @@ CLOSED = (
 )
 COLUMNS = (*OPENED, *CLOSED)
 NAMES = tuple(column.name for column in COLUMNS)
-# What the statement that inserts a row sets.
+# What the two statements that write a row set. A closing without a code leaves that of the opening.
 OPENING = (*OPENED, OUTCOME)
+CLOSING = (*CLOSED, Column("code", "text", 64))
 
 
 def opened(
@@ -124,6 +125,7 @@ def closed(settlement: Settlement, at: datetime) -> dict[str, Any]:
         "id": str(settlement.call_id),
         "closed_at": stamp(at),
         "outcome": settlement.outcome,
+        "code": settlement.code,
         "duration_ms": settlement.duration_ms,
         "input_tokens": settlement.input_tokens,
         "output_tokens": settlement.output_tokens,
@@ -131,7 +133,7 @@ def closed(settlement: Settlement, at: datetime) -> dict[str, Any]:
         "details": dict(settlement.details),
         "actuals": [list(actual) for actual in settlement.actuals],
     }
-    return {name: fact for name, fact in facts.items() if fact not in ([], {})}
+    return {name: fact for name, fact in facts.items() if fact not in ("", [], {})}
 
 
 def repeated(call_id: UUID, repeats: int, at: datetime) -> dict[str, Any]:
@@ -160,9 +162,9 @@ def columns_of(opened_text: str, closed_text: str) -> tuple[Any, ...]:
     """Return the columns that a row with these texts must have; raise ValueError if unreadable."""
     request = json.loads(opened_text)
     result = json.loads(closed_text) if closed_text else request
-    if result.get("id") != request.get("id"):
+    if result["id"] != request["id"]:
         raise ValueError("the closing belongs to another row")
-    return columns(OPENED, request) + columns(CLOSED, result)
+    return columns(COLUMNS, request | result)
 
 
 def reserved(opened_text: str) -> tuple[tuple[str, int], ...]:
@@ -181,7 +183,7 @@ def _id(value: UUID | None) -> str | None:
 
 def _column(column: Column, facts: Facts) -> Any:
     fact = facts.get(column.name, column.default)
-    return _fit(fact, column.length) if column.kind == "text" else fact
+    return _fit(fact, column.length) if column.kind == "text" and fact is not None else fact
 
 
 def _fit(text: str, length: int) -> str:

@@ -52,9 +52,9 @@ _OPENING = ("seq", "digest", "opened", *(column.name for column in sealing.OPENI
 _OPEN = "INSERT INTO ledger_auditrow ({}) VALUES ({})".format(  # noqa: S608
     _listed(_OPENING), _listed(_OPENING, "%s")
 )
-_CLOSING = ("closed_seq", "closed_digest", "closed", *(column.name for column in sealing.CLOSED))
+_CLOSING = ("closed_seq", "closed_digest", "closed", *(column.name for column in sealing.CLOSING))
 _CLOSE = "UPDATE ledger_auditrow SET {} WHERE id = %s AND closed_seq IS NULL".format(  # noqa: S608
-    _listed(_CLOSING, '"{}" = %s')
+    _listed(_CLOSING, '"{}" = %s').replace('"code" = %s', '"code" = COALESCE(%s, "code")')
 )
 _SET_HEAD = (
     "UPDATE ledger_head SET seq = %s, digest = %s, generation = %s WHERE organization_id = %s"
@@ -156,7 +156,7 @@ def _opening(database: Database, sealed: Sealed) -> Row:
 
 def _closing(database: Database, sealed: Sealed) -> Row:
     item = sealed.item
-    columns = database.written(sealing.CLOSED, item.columns)
+    columns = database.written(sealing.CLOSING, item.columns)
     return (sealed.seq, sealed.digest, item.text, *columns, database.uuid(item.call_id))
 
 

@@ -2,6 +2,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
@@ -54,6 +55,16 @@ def test_a_call_is_opened_before_it_runs_and_closed_after(writer: Writer, openin
     assert row.closed_at is not None
     assert row.closed_at >= row.opened_at
     assert verify(call.organization_id).ok
+
+
+def test_a_failed_call_is_found_by_its_code(writer: Writer, opening: Make) -> None:
+    call = opening()
+    writer.admit(Admission(call)).result(WAIT_S)
+    failed = replace(settlement(call), outcome="unknown", code="call_timeout")
+    writer.settle(failed).result(WAIT_S)
+    row = AuditRow.objects.get(code="call_timeout")
+    assert row.outcome == "unknown"
+    assert verify(row.organization_id).ok
 
 
 def test_a_call_is_closed_once(writer: Writer, opening: Make) -> None:
@@ -126,7 +137,7 @@ def test_equal_refusals_are_the_first_and_a_count(writer: Writer, opening: Make)
     assert set(AuditRow.objects.values_list("id", flat=True)) == {first, other}
     writer.close()
     row = AuditRow.objects.get(pk=first)
-    assert (row.repeats, row.outcome, row.closed_seq) == (99, "refused", 3)
+    assert (row.repeats, row.outcome, row.code, row.closed_seq) == (99, "refused", "denied", 3)
     assert verify(row.organization_id).ok
 
 

@@ -1,0 +1,105 @@
+"""Databases: how the ledger's statements reach SQLite and PostgreSQL.
+
+The statements are the same; what differs is here. Values go to PostgreSQL as text, which the
+columns' types turn into what they are: a statement is then prepared once, not once for each size
+of its numbers. On SQLite they are written as Django reads them there.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Protocol
+from uuid import UUID
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from bonobot.ledger.sealing import Column
+
+Row = Sequence[Any]
+
+
+class Cursor(Protocol):
+    """A cursor with the rows of a statement that was executed."""
+
+    def fetchall(self) -> list[tuple[Any, ...]]: ...
+
+
+class Database:
+    """A Django connection, used through its own cursors: in a transaction of the application."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self.connection = connection
+        self.is_sqlite = connection.vendor == "sqlite"
+
+    def execute(self, sql: str, values: Row = ()) -> Cursor:
+        """Execute one statement."""
+        cursor = self.connection.cursor()
+        cursor.execute(sql, values)
+        return cursor
+
+    def execute_each(self, sql: str, rows: Iterable[Row]) -> None:
+        """Execute a statement for each row of values, if there are any."""
+        if rows := self._sent(rows):
+            self.connection.cursor().executemany(sql, rows)
+
+    def uuid(self, value: UUID) -> str:
+        """Return how a UUID is written."""
+        return value.hex if self.is_sqlite else str(value)
+
+    def written(self, columns: Sequence[Column], values: Row) -> Row:
+        """Return sealed values as their columns are written."""
+        if not self.is_sqlite:
+            return values
+        return [_for_sqlite(column, value) for column, value in zip(columns, values, strict=True)]
+
+    def _sent(self, rows: Iterable[Row]) -> list[Row]:
+        if self.is_sqlite:
+            return list(rows)
+        return [[None if value is None else str(value) for value in row] for row in rows]
+
+
+class OwnDatabase(Database):
+    """A connection of our own, without Django's care around each statement: for the hot path.
+
+    Errors are the driver's own unless the caller is within `connection.wrap_database_errors`.
+    """
+
+    def execute(self, sql: str, values: Row = ()) -> Cursor:
+        """Execute one statement."""
+        cursor = self.connection.connection.cursor()
+        cursor.execute(_qmark(sql) if self.is_sqlite else sql, values)
+        return cursor  # type: ignore[no-any-return]
+
+    def execute_each(self, sql: str, rows: Iterable[Row]) -> None:
+        """Execute a statement for each row of values, if there are any."""
+        if rows := self._sent(rows):
+            cursor = self.connection.connection.cursor()
+            cursor.executemany(_qmark(sql) if self.is_sqlite else sql, rows)
+
+    def begin(self) -> None:
+        """Open a transaction; on SQLite it takes the one write lock at once."""
+        self.execute("BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN")
+
+    def commit(self) -> None:
+        """Commit what `begin` opened."""
+        self.execute("COMMIT")
+
+    @contextmanager
+    def pipelined(self) -> Iterator[None]:
+        """Send the block's statements without waiting for each answer, where that is possible."""
+        if self.is_sqlite:
+            yield
+            return
+        with self.connection.connection.pipeline():
+            yield
+
+
+def _for_sqlite(column: Column, value: Any) -> Any:
+    if value is None or column.kind in {"text", "integer"}:
+        return value
+    return value.replace("-", "") if column.kind == "uuid" else value[:26].replace("T", " ")
+
+
+@lru_cache(maxsize=512)
+def _qmark(sql: str) -> str:
+    return sql.replace("%s", "?")
