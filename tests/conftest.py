@@ -14,6 +14,7 @@ from django.conf import settings
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from playwright.sync_api import Page
 
+from bonobot.ledger import writer
 from tests import processes
 from tests.browser import keep, open_page
 from tests.parts import NODE_SERVERS
@@ -36,6 +37,13 @@ def _quick_passwords() -> Iterator[None]:
     settings.PASSWORD_HASHERS = [f"{__name__}.QuickHasher", *before]
     yield
     settings.PASSWORD_HASHERS = before
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """End the ledger's writer, which has a connection of its own, before the database goes."""
+    yield
+    writer.close()
 
 
 @pytest.fixture(scope="session")
