@@ -1,0 +1,452 @@
+"""Whatever a client wrote becomes entries, or says on which line it can't."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.lib.problems import Problem
+from mcp_servers.portability import Entry, parse
+
+CANARY = "canary-5f3a9b"
+
+
+def one(config: Any, **values: str) -> Entry:
+    (entry,) = parse(config if isinstance(config, str) else json.dumps(config), values=values)
+    return entry
+
+
+def attempt(text: str) -> tuple[tuple[Entry, ...], Problem | None]:
+    """Return the entries of a text, or why there are none; any other exception fails the test."""
+    try:
+        return parse(text), None
+    except Problem as problem:
+        return (), problem
+
+
+def codes(entry: Entry) -> list[str]:
+    return [problem.code for problem in entry.problems]
+
+
+def told(entry: Entry) -> set[str]:
+    return {notice.code for notice in entry.notices}
+
+
+def secrets(entry: Entry) -> dict[tuple[str, str], str]:
+    return {(secret.placement, secret.name): secret.value for secret in entry.secrets}
+
+
+HTTP = {"url": "https://mcp.example.com/mcp"}
+STDIO = {"command": "npx", "args": ["-y", "some-server@1.0.0"]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"weather": HTTP},
+        {"mcpServers": {"weather": HTTP}},
+        {"servers": {"weather": HTTP}},
+        {"mcp": {"servers": {"weather": HTTP}}, "editor.fontSize": 12},
+        {"mcp": {"weather": HTTP}},
+        {"servers": [{"name": "weather", **HTTP}]},
+        [{"name": "weather", **HTTP}],
+        {"name": "weather", **HTTP},
+        {
+            "name": "weather",
+            "transport_type": "http",
+            "endpoint_config": HTTP,
+            "auth_config": {"type": "none"},
+        },
+        '"weather": {"url": "https://mcp.example.com/mcp"}',
+        '\ufeff{\n// mine\n"weather": {"url": "https://mcp.example.com/mcp",}, /* all */ }',
+    ],
+    ids=str,
+)
+def test_every_shape_is_unwrapped(text: Any) -> None:
+    entry = one(text)
+    assert (entry.name, entry.slug, entry.transport_type) == ("weather", "weather", "http")
+    assert entry.endpoint_config == HTTP
+    assert entry.sound
+    assert entry.enabled
+
+
+def test_several_servers_keep_their_order_and_lines() -> None:
+    text = '{\n "a": {"url": "https://a.example"},\n\n "b": {"command": "uvx"}\n}'
+    assert [(entry.name, entry.line) for entry in parse(text)] == [("a", 2), ("b", 4)]
+
+
+def test_a_server_may_be_called_like_a_wrapper() -> None:
+    assert one({"servers": HTTP}).name == "servers"
+    assert [entry.name for entry in parse(json.dumps({"url": HTTP, "type": STDIO}))] == [
+        "url",
+        "type",
+    ]
+
+
+def test_wrappers_beside_each_other_are_all_read() -> None:
+    text = json.dumps({"mcpServers": {"a": HTTP}, "servers": {"b": STDIO}, "bot_overrides": {}})
+    entries = parse(text)
+    assert [entry.name for entry in entries] == ["a", "b"]
+    assert "`bot_overrides`" in entries[0].notices[0].detail
+
+
+@pytest.mark.parametrize("key", ["url", "serverUrl", "httpUrl", "endpoint"])
+@pytest.mark.parametrize(
+    "transport",
+    [
+        {},
+        {"type": "http"},
+        {"transport": "sse"},
+        {"transport_type": "streamable_http"},
+        {"type": "streamable-http"},
+        {"type": "streamableHttp"},
+    ],
+    ids=str,
+)
+def test_a_url_has_many_names_and_transports(key: str, transport: dict[str, str]) -> None:
+    entry = one({"a": {key: "https://mcp.example.com/mcp", **transport}})
+    assert (entry.transport_type, entry.endpoint_config) == ("http", HTTP)
+    assert entry.sound
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        {"command": "npx", "args": ["-y", "some-server@1.0.0"]},
+        {"command": ["npx", "-y", "some-server@1.0.0"]},
+        {"command": ["npx", "-y"], "args": ["some-server@1.0.0"]},
+        {"command": "npx -y 'some-server@1.0.0'"},
+        {"type": "stdio", "command": "npx", "args": ["-y", "some-server@1.0.0"], "url": None},
+        {"command": "cmd", "args": ["/c", "npx", "-y", "some-server@1.0.0"]},
+        {"command": "cmd.exe", "args": ["/C", "npx", "-y", "some-server@1.0.0"]},
+    ],
+    ids=str,
+)
+def test_a_command_is_a_launcher_with_its_arguments(server: dict[str, Any]) -> None:
+    entry = one({"a": server})
+    assert entry.transport_type == "stdio"
+    assert entry.endpoint_config == STDIO
+    assert entry.sound
+
+
+def test_environment_and_folder_are_read_and_values_are_secrets() -> None:
+    entry = one({"a": {**STDIO, "env": {"KEY": CANARY, "PORT": 3000, "E": ""}, "cwd": "/srv"}})
+    assert entry.endpoint_config == {**STDIO, "cwd": "/srv"}
+    assert secrets(entry) == {("env", "KEY"): CANARY, ("env", "PORT"): "3000", ("env", "E"): ""}
+    assert told(entry) == {"converted_value"}
+
+
+def test_a_bearer_token_and_a_key_become_the_sign_in() -> None:
+    bearer = one({"a": {**HTTP, "headers": {"authorization": f"bearer  {CANARY}", "X-Team": "t"}}})
+    assert bearer.auth_type == "bearer_token"
+    assert secrets(bearer) == {("auth", "token"): CANARY, ("header", "X-Team"): "t"}
+    for header in ("X-Api-Key", "x-api-key", "DD-API-KEY", "PRIVATE-TOKEN", "CONTEXT7_API_KEY"):
+        key = one({"a": {**HTTP, "headers": {header: CANARY}}})
+        assert (key.auth_type, key.auth_config) == ("api_key", {"header": header})
+        assert secrets(key) == {("auth", "key"): CANARY}
+
+
+def test_other_headers_stay_headers() -> None:
+    headers = {"Authorization": f"Basic {CANARY}", "X-Trace": "1"}
+    entry = one({"a": {**HTTP, "headers": headers}})
+    assert entry.auth_type == "none"
+    assert secrets(entry) == {("header", name): value for name, value in headers.items()}
+
+
+@pytest.mark.parametrize(
+    ("auth", "public", "secret"),
+    [
+        ({"type": "bearer_token", "token": CANARY}, {}, "token"),
+        ({"type": "api_key", "key": CANARY}, {"header": "X-API-Key"}, "key"),
+        ({"type": "api_key", "header": "X-K", "key": CANARY}, {"header": "X-K"}, "key"),
+        (
+            {"type": "oauth2", "client_id": "c", "client_secret": CANARY, "scopes": ["a", "b"]},
+            {"client_id": "c", "scopes": "a b"},
+            "client_secret",
+        ),
+    ],
+)
+def test_a_sign_in_that_says_so_is_taken_over(
+    auth: dict[str, Any], public: dict[str, str], secret: str
+) -> None:
+    entry = one({"a": {**HTTP, "auth_config": auth}})
+    assert (entry.auth_type, entry.auth_config) == (auth["type"], public)
+    assert secrets(entry) == {("auth", secret): CANARY}
+
+
+def test_what_an_export_masked_is_asked_for() -> None:
+    entry = one(
+        {
+            "name": "aws",
+            "endpoint_config": {**HTTP, "headers": {"X-Team": "********"}},
+            "auth_config": {"type": "bearer_token", "configured": True},
+        }
+    )
+    assert codes(entry) == ["missing_value", "missing_value"]
+    assert [parameter.name for parameter in entry.parameters] == ["AWS_TOKEN", "AWS_X_TEAM"]
+    filled = one(
+        {"name": "aws", **HTTP, "auth_config": {"type": "bearer_token", "configured": True}},
+        AWS_TOKEN=CANARY,
+    )
+    assert filled.sound
+    assert secrets(filled) == {("auth", "token"): CANARY}
+
+
+@pytest.mark.parametrize(
+    ("member", "enabled"),
+    [
+        ({}, True),
+        ({"enabled": False}, False),
+        ({"disabled": True}, False),
+        ({"disabled": None}, True),
+        ({"enabled": True, "disabled": True}, False),
+    ],
+)
+def test_a_server_may_be_switched_off(member: dict[str, Any], enabled: bool) -> None:
+    assert one({"a": {**HTTP, **member}}).enabled is enabled
+
+
+def test_references_are_parameters_to_fill() -> None:
+    config = {
+        "inputs": [
+            {"type": "promptString", "id": "tok", "description": "API token", "password": True}
+        ],
+        "servers": {
+            "a": {
+                **HTTP,
+                "headers": {"Authorization": "Bearer ${input:tok}", "X-Org": "${env:ORG}"},
+            }
+        },
+    }
+    entry = one(config)
+    assert {(p.name, p.label, p.secret, p.fields) for p in entry.parameters} == {
+        ("tok", "API token", True, ("headers.Authorization",)),
+        ("ORG", "ORG", True, ("headers.X-Org",)),
+    }
+    assert {(p.code, p.field) for p in entry.problems} == {
+        ("missing_value", "headers.Authorization"),
+        ("missing_value", "headers.X-Org"),
+    }
+    assert entry.auth_type == "bearer_token"
+    filled = one(config, tok=CANARY, ORG="acme")
+    assert filled.sound
+    assert secrets(filled) == {("auth", "token"): CANARY, ("header", "X-Org"): "acme"}
+
+
+def test_a_default_fills_what_nobody_answers() -> None:
+    config = {"a": {"command": "uvx", "args": ["--dir=${DIR:-/tmp}", "${DIR:-/tmp}/x"]}}
+    assert one(config).endpoint_config["args"] == ["--dir=/tmp", "/tmp/x"]
+    assert one(config, DIR="/srv").endpoint_config["args"] == ["--dir=/srv", "/srv/x"]
+
+
+def test_values_are_not_read_again() -> None:
+    config = {"a": {"command": "uvx", "args": ["${A}"]}}
+    assert one(config, A="${B}", B="no").endpoint_config["args"] == ["${B}"]
+
+
+@pytest.mark.parametrize("name", ["BONOBOT_SECRET_KEY", "DATABASE_URL", "REDIS_URL", "bonobot_x"])
+def test_bonobots_own_variables_are_never_handed_over(name: str) -> None:
+    entry = one({"a": {**STDIO, "env": {"X": f"${{{name}:-d}}"}}}, **{name: CANARY})
+    assert codes(entry) == ["forbidden_variable"]
+    assert entry.secrets == ()
+
+
+@pytest.mark.parametrize(
+    ("server", "code", "field"),
+    [
+        ({**HTTP, "type": "carrier-pigeon"}, "unknown_transport", "transport_type"),
+        ({**HTTP, "transport": 7}, "unknown_transport", "transport_type"),
+        ({**HTTP, **STDIO}, "ambiguous_transport", "transport_type"),
+        ({}, "missing_endpoint", "url"),
+        ({**HTTP, "type": "stdio"}, "missing_endpoint", "command"),
+        ({**STDIO, "type": "http"}, "missing_endpoint", "url"),
+        ({"command": ""}, "missing_endpoint", "command"),
+        ({"command": []}, "missing_endpoint", "command"),
+        ({"command": "npx 'open"}, "bad_command", "command"),
+        ({"command": {"a": 1}, "type": "stdio"}, "bad_value", "command"),
+        ({"command": "npx", "args": "-y x"}, "bad_value", "args"),
+        ({"command": "npx", "args": ["-y", None]}, "bad_value", "args[1]"),
+        ({**STDIO, "env": ["A=b"]}, "bad_value", "env"),
+        ({**STDIO, "env": {"A": {"b": 1}}}, "bad_value", "env.A"),
+        ({**HTTP, "headers": "X: y"}, "bad_value", "headers"),
+        ({**HTTP, "disabled": "yes"}, "bad_value", "disabled"),
+        ({**HTTP, "auth": {"type": "magic"}}, "unknown_auth", "auth.type"),
+        ({"url": "ftp://example.com"}, "bad_url", "url"),
+        ({"url": "https://"}, "bad_url", "url"),
+        ({"url": ""}, "bad_url", "url"),
+        ({"url": "https://${command:host}/"}, "unknown_reference", "url"),
+        ("https://mcp.example.com", "not_an_object", ""),
+        (None, "not_an_object", ""),
+    ],
+    ids=str,
+)
+def test_a_server_that_cannot_work_names_the_field(server: Any, code: str, field: str) -> None:
+    entries = parse(json.dumps({"fine": HTTP, "a": server}, indent=1))
+    assert entries[0].sound
+    (problem,) = entries[1].problems
+    assert (problem.code, problem.field) == (code, field)
+    assert problem.extra["line"] >= 5
+    assert problem.remedy
+
+
+def test_names_that_clash_are_refused_where_they_come_again() -> None:
+    text = '{"a": {"url": "https://a.example"},\n "a": {"url": "https://b.example"},\n'
+    entries = parse(text + ' "A ": {"url": "https://c.example"}}')
+    assert [codes(entry) for entry in entries] == [[], ["duplicate_name"], ["name_taken"]]
+    assert [problem.extra["line"] for entry in entries for problem in entry.problems] == [2, 3]
+
+
+def test_names_are_needed_and_readable() -> None:
+    assert codes(one({"": HTTP})) == ["missing_name"]
+    assert codes(one({"a\u200bb": HTTP})) == ["bad_name"]
+
+
+@pytest.mark.parametrize(
+    ("server", "name"),
+    [
+        ({"url": "https://mcp.weather.example/mcp"}, "weather"),
+        ({"command": "npx", "args": ["-y", "@acme/server-memory@1.0.0"]}, "server-memory"),
+        ({"command": "npx", "args": ["-y", "@azure/mcp@2.0.5"]}, "azure-mcp"),
+    ],
+)
+def test_a_server_without_a_name_is_named_after_where_it_is(
+    server: dict[str, Any], name: str
+) -> None:
+    entry = one(server)
+    assert entry.name == name
+    assert "named_by_import" in told(entry)
+
+
+def test_a_server_that_nothing_names_asks_for_a_name() -> None:
+    assert codes(one({"url": "http://127.0.0.1:3001/mcp"})) == ["missing_name"]
+
+
+def test_what_deserves_a_look_is_told() -> None:
+    assert told(one({"a": {"url": "http://127.0.0.1:3001/mcp"}})) == {"private_address"}
+    assert told(one({"a": {"url": f"https://x.example/?api_key={CANARY}"}})) == {"secret_in_url"}
+    assert told(one({"a": {"command": "npx", "args": ["--token", CANARY]}})) == {
+        "secret_in_arguments"
+    }
+    assert told(one({"a": {**HTTP, "autoApprove": [], "timeout": 60}})) == {"left_out"}
+    assert told(one('{"a": {"url": "https://x.example", "url": "https://y.example"}}')) == {
+        "repeated_member"
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "nothing_to_import"),
+        ("  // nothing\n", "nothing_to_import"),
+        ("{}", "nothing_to_import"),
+        ("[]", "nothing_to_import"),
+        ('{"mcpServers": {}}', "nothing_to_import"),
+        ('{"mcp": {}}', "nothing_to_import"),
+        ("7", "not_a_configuration"),
+        ('"text"', "not_a_configuration"),
+        ('{"name": "x", "version": "1"}', "not_a_configuration"),
+        ("[" * 65 + "]" * 65, "too_deep"),
+        (json.dumps({f"s{n}": HTTP for n in range(201)}), "too_many_servers"),
+        (" " * (256 * 1024 + 1), "too_large"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_a_text_without_servers_says_what_is_expected(text: str, code: str) -> None:
+    with pytest.raises(Problem) as refused:
+        parse(text)
+    assert refused.value.code == code
+    assert refused.value.remedy
+
+
+def full(secret: str) -> dict[str, Any]:
+    return {
+        "web": {
+            "url": f"https://x.example/?token={secret}",
+            "headers": {"Authorization": f"Bearer {secret}", "X-Other": secret},
+        },
+        "key": {**HTTP, "headers": {"X-Api-Key": secret}},
+        "oauth": {**HTTP, "auth": {"type": "oauth2", "client_id": "c", "client_secret": secret}},
+        "local": {
+            "command": "npx",
+            "args": ["--api-key", secret, f"--token={secret}"],
+            "env": {"A": secret, "B": f"x {secret} y", "C": secret},
+        },
+        "filled": {**HTTP, "headers": {"Authorization": "Bearer ${T}"}},
+        "broken": {"url": f"ftp://user:{secret}@x.example", "type": "what"},
+    }
+
+
+def test_no_secret_is_seen_in_what_is_shown() -> None:
+    entries = parse(json.dumps(full(CANARY)), values={"T": CANARY})
+    assert CANARY not in repr(entries)
+    assert CANARY not in json.dumps([entry.preview() for entry in entries])
+    assert all(CANARY in json.dumps(entry.configuration()) for entry in entries[:5])
+
+
+@given(st.data())
+def test_no_secret_is_seen_however_the_text_is_broken(data: st.DataObject) -> None:
+    text = json.dumps(full(CANARY), indent=data.draw(st.sampled_from([None, 1])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        if CANARY in text[max(at - len(CANARY), 0) : at + len(CANARY)]:
+            continue  # half a secret can't be searched for
+        put = data.draw(st.sampled_from(["", '"', "'", ",", "{", "}", "[", "\\", "\n", "/*", ":"]))
+        text = text[:at] + put + text[at + 1 :]
+    entries, refused = attempt(text)
+    assert refused is None or CANARY not in json.dumps(refused.as_dict())
+    for entry in entries:
+        assert CANARY not in repr(entry)
+        problems = [problem.as_dict() for problem in entry.problems]
+        assert CANARY not in json.dumps(problems)
+
+
+@given(st.text() | st.text(st.sampled_from('{}[]",:\\/* \nabu0-1.truefalsn$')))
+def test_any_text_is_read_or_refused_and_never_a_fault(text: str) -> None:
+    entries, refused = attempt(text)
+    assert bool(entries) == (refused is None)
+    for entry in entries:
+        json.dumps(entry.preview())
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "url",
+                    "command",
+                    "args",
+                    "env",
+                    "headers",
+                    "type",
+                    "name",
+                    "servers",
+                    "mcp",
+                    "auth",
+                ]
+            )
+            | st.sampled_from(
+                ["endpoint_config", "auth_config", "enabled", "inputs", "id", "token"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=15,
+)
+
+
+@given(json_values)
+def test_any_json_is_read_or_refused_and_never_a_fault(value: Any) -> None:
+    entries, refused = attempt(json.dumps(value))
+    assert bool(entries) == (refused is None)
+    for entry in entries:
+        json.dumps(entry.preview())
+        assert entry.sound == (not entry.problems)
+        if entry.sound:
+            assert entry.transport_type
+            assert entry.slug

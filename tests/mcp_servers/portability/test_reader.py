@@ -1,0 +1,136 @@
+"""JSON is read with its lines, and broken JSON is shown without what may be secret."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.lib.problems import Invalid
+from mcp_servers.portability.reader import read, tolerated, without_texts
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def broken(text: str) -> Invalid:
+    with pytest.raises(Invalid) as refused:
+        read(text)
+    assert refused.value.code == "broken_json"
+    return refused.value
+
+
+@given(json_values, st.sampled_from([None, 0, 2]), st.booleans())
+def test_strict_json_is_read_as_the_standard_parser_does(
+    value: Any, indent: int | None, ascii_only: bool
+) -> None:
+    text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
+    reading = read(text)
+    assert reading.root.plain() == json.loads(text)
+    assert list(tolerated(reading)) == []
+
+
+@given(st.text(st.sampled_from('{}[]",: \n01-.etrufalsn\\'), max_size=30))
+def test_whatever_the_standard_parser_takes_is_taken(text: str) -> None:
+    try:
+        expected = json.loads(text)
+    except ValueError:
+        return
+    assert read(text).root.plain() == expected
+
+
+def test_comments_and_trailing_commas_are_tolerated_and_told() -> None:
+    reading = read('{ // one\n "a": [1, 2,], /* two\n lines */ "u": "http://x", }')
+    assert reading.root.plain() == {"a": [1, 2], "u": "http://x"}
+    assert len(list(tolerated(reading))) == 2
+
+
+@pytest.mark.parametrize("text", ["[,]", "{,}", "[1,,2]", '{"a":1,,}', "[1 2]", '{"a" 1}'])
+def test_other_commas_are_not(text: str) -> None:
+    broken(text)
+
+
+def test_members_know_their_lines_and_repetitions_stay() -> None:
+    root = read('{\n "a": 1,\n\n "b":\n  {"c": 2},\n "a": 3}').root
+    assert [(name, line) for name, line, _ in root.members] == [("a", 2), ("b", 4), ("a", 6)]
+    assert root.get("a") is root.members[2][2]
+    assert root.get("z") is None
+
+
+def test_a_node_shows_no_value() -> None:
+    assert "hunter2" not in repr(read('{"a": ["hunter2", {"b": "hunter2"}]}'))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "expected"),
+    [
+        ('{\n "a": 1\n "b": 2\n}', 3, 2, "`,` or `}`"),
+        ('{"a": }', 1, 7, "a value"),
+        ('{"a": 1', 1, 8, "`,` or `}`"),
+        ('{"a" 1}', 1, 6, "`:`"),
+        ("{a: 1}", 1, 2, "double quotes"),
+        ('{"a": "x\n"}', 1, 9, "not closed"),
+        ('{"a": "x', 1, 7, "not closed"),
+        ('{"a": "\\x"}', 1, 8, "wrong `\\`"),
+        ("[1] 2", 1, 5, "goes on"),
+        ("/* never", 1, 1, "a value"),
+        ("[1]]", 1, 4, "goes on"),
+        ('{"a": NaN}', 1, 7, "a value"),
+        ('{"a": 01}', 1, 7, "a value"),
+        ('{"a": tru}', 1, 7, "a value"),
+    ],
+)
+def test_broken_json_names_line_and_column(
+    text: str, line: int, column: int, expected: str
+) -> None:
+    problem = broken(text)
+    assert (problem.extra["line"], problem.extra["column"]) == (line, column)
+    assert expected in problem.detail
+    assert problem.remedy
+
+
+def test_common_mistakes_get_their_own_remedy() -> None:
+    assert "straight" in broken("{\u201ca\u201d: 1}").remedy
+    assert "double quotes" in broken("{'a': 1}").remedy
+    assert "too early" in broken('{"a": [1').remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ('  "Authorization": "Bearer sk-1",', '"Authorization": "…",'),
+        ('"token": sk-1"', '"token": …"…"'),
+        ("'token': 'sk-1'", "…: …"),
+        ('"Authorization: "Bearer sk-1",', '"…"… …"…"'),
+        ('"PIN": 123456, "enabled": true', '"…": …, "enabled": true'),
+        ('"X-Api-Key": "sk-1": {', '"…": "…": {'),
+    ],
+)
+def test_a_line_is_shown_by_its_structure(line: str, shown: str) -> None:
+    assert without_texts(line) == shown
+    assert "sk-1" not in without_texts(line)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("", "nothing_to_import"), ("[" * 65, "too_deep"), ("x" * 300_000, "too_large")],
+    ids=["empty", "deep", "large"],
+)
+def test_bounds_have_codes_of_their_own(text: str, code: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        read(text)
+    assert refused.value.code == code
+
+
+def test_a_large_text_is_read_quickly_whatever_it_holds() -> None:
+    for piece in ("/*", "//\n", '{"a":', "[1,", "1" * 300, '"\\', " ", "\n"):
+        with pytest.raises(Invalid):
+            read(piece * (200_000 // len(piece)))

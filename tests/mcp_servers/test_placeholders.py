@@ -1,0 +1,57 @@
+"""References are found and filled once, from what was handed over and from nowhere else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.placeholders import fill, references, unreadable
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "default"),
+    [
+        ("${A}", ["A"], None),
+        ("x-${A_1}-${B}", ["A_1", "B"], None),
+        ("${A:-}", ["A"], ""),
+        ("${A:-http://x/y}", ["A"], "http://x/y"),
+        ("${env:HOME_DIR}", ["HOME_DIR"], None),
+        ("${input:api-key}", ["api-key"], None),
+        ("$A $(A) {A} %A%", [], None),
+    ],
+)
+def test_each_form_of_a_reference_is_found(
+    text: str, names: list[str], default: str | None
+) -> None:
+    found = list(references(text))
+    assert [reference.name for reference in found] == names
+    assert all(reference.default == default for reference in found)
+
+
+def test_values_fill_and_what_is_missing_is_named() -> None:
+    filled, missing = fill("${A}/${B:-b}/${C}", {"A": "1"})
+    assert filled == "1/b/${C}"
+    assert [reference.name for reference in missing] == ["C"]
+    assert fill("${B:-b}", {"B": "2"}) == ("2", ())
+    assert fill("${B:-b}", {"B": ""}) == ("b", ())
+
+
+def test_a_value_is_text_even_where_it_looks_like_a_reference() -> None:
+    assert fill("${A}", {"A": "${B}", "B": "no"}) == ("${B}", ())
+
+
+@pytest.mark.parametrize("name", ["BONOBOT_KEYS", "bonobot_keys", "DATABASE_URL", "REDIS_URL"])
+def test_our_own_variables_stay_closed(name: str) -> None:
+    filled, (missing,) = fill(f"${{{name}:-x}}", {name: "secret"})
+    assert filled == f"${{{name}:-x}}"
+    assert missing.forbidden
+
+
+@pytest.mark.parametrize("text", ["${command:pick}", "${}", "${A B}", "${unclosed"])
+def test_what_is_no_reference_is_told(text: str) -> None:
+    assert unreadable(f"x {text}") == text
+
+
+@given(st.text(st.sampled_from("${}:-AB ")), st.dictionaries(st.sampled_from("AB"), st.text()))
+def test_text_outside_references_is_left_alone(text: str, values: dict[str, str]) -> None:
+    if not list(references(text)):
+        assert fill(text, values) == (text, ())
