@@ -38,7 +38,7 @@ def test_starting_writes_the_session_its_message_and_the_audit(boss, helper):
 def test_an_empty_or_endless_message_is_refused_and_writes_nothing(boss, helper, text):
     with pytest.raises(Invalid) as refused:
         requests.start(boss, helper, text)
-    assert refused.value.field == "text"
+    assert refused.value.field == "message"
     assert not Session.objects.exists()
 
 
