@@ -136,16 +136,12 @@ class Child(asyncio.SubprocessProtocol):
         try:
             if pipe := self._stdin():
                 pipe.close()
-            for wait_s, then in (
-                (grace_s, signal.SIGTERM),
-                (TERM_GRACE_S, signal.SIGKILL),
-                (REAP_S, None),
-            ):
-                if await _within(self._exited, wait_s) or then is None:
-                    break
-                signal_group(pid, then)
+            if not await _within(self._exited, grace_s):
+                signal_group(pid, signal.SIGTERM)
+                await _within(self._exited, TERM_GRACE_S)
         finally:
-            signal_group(pid, signal.SIGKILL)  # those of its group that outlived it
+            signal_group(pid, signal.SIGKILL)  # and those of its group that outlived it
+            await _within(self._exited, REAP_S)
             self._process.close()
         await _within(self._unplugged, REAP_S)
 

@@ -40,7 +40,7 @@ class StdioConnection:
         self._ended = asyncio.Event()
         self._crew = Crew()
         self._peer: Peer | None = None
-        self._child: Child | None = None
+        self._child: Child
         self._opened = asyncio.Event()
         self._owner = self._crew.spawn(self._own(), name=f"stdio {endpoint.name}")
 
@@ -65,7 +65,7 @@ class StdioConnection:
     async def request(self, request: Request) -> dict[str, Any]:
         """Return the raw result; raises `UpstreamError`. Waits for ever: deadlines are callers'."""
         greeting = await self.opened()
-        if self._child is not None and self._child.waiting_bytes > UNREAD_LIMIT:
+        if self._child.waiting_bytes > UNREAD_LIMIT:
             raise unreachable(self.endpoint, "it reads nothing", remedy=READ_REMEDY)
         meta = stamp(greeting.era, self._host.capabilities())
         assert self._peer is not None  # noqa: S101 - it has greeted
@@ -119,7 +119,6 @@ class StdioConnection:
 
     def _over(self, peer: Peer) -> None:
         """Take note that the child of `peer` can't answer any more."""
-        assert self._child is not None  # noqa: S101 - it was spawned
         failure = crashed(self.endpoint, self._child.end(), self._tail.text())
         if peer is self._peer and self.greeting is not None and not self._ended.is_set():
             self.failure = failure
@@ -151,7 +150,10 @@ class StdioConnection:
                 return await self._after_probe(probe.result(), handshake, peer)
             assert handshake is not None  # noqa: S101 - one of both is done
             first = handshake.result()
-            return _greeting(await probe if isinstance(first, UpstreamError) else first, first)
+            if isinstance(first, UpstreamError):  # then the slow answer to the probe decides
+                await asyncio.wait({probe}, timeout=patience_s)
+                return _greeting(probe.result() if probe.done() else first, first)
+            return first
         finally:
             for task in filter(None, (probe, handshake)):
                 task.cancel()
@@ -181,8 +183,7 @@ class StdioConnection:
         return greeting
 
     def _write(self, line: bytes) -> None:
-        if self._child is not None:
-            self._child.write(line)
+        self._child.write(line)
 
     def _closed(self) -> UpstreamError:
         return unreachable(self.endpoint, "the connection was closed", remedy="Try again.")

@@ -190,9 +190,11 @@ def _faults(endpoint: Endpoint, kind: Kind, payload: Any) -> Iterator[str]:
     """Yield what makes a definition unusable."""
     if not isinstance(payload, Mapping):
         yield "The definition is not an object."
-        return
-    if kind == "instructions":
-        return
+    elif kind != "instructions":
+        yield from _member_faults(endpoint, kind, payload)
+
+
+def _member_faults(endpoint: Endpoint, kind: Kind, payload: Mapping[str, Any]) -> Iterator[str]:
     identity = next(listing.identity for listing in LISTINGS if listing.kind == kind)
     if not isinstance(payload.get(identity), str) or not payload[identity]:
         yield f"It has no `{identity}`."

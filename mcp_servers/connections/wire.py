@@ -22,17 +22,18 @@ CLIENT_KEY = "io.modelcontextprotocol/clientInfo"
 CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 
 MAX_DEPTH = 64
-MAX_NODES = 200_000
+MAX_NODES = 100_000
 PROGRESS_KEPT = 1000
 CLIENT = {"name": "bonobot", "title": "Bonobot", "version": __version__}
 # Stamped by us for each hop; a caller's own values never travel on.
 RESERVED = (VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY)
 RESULT_TYPES = ("complete", "input_required")
 
-STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# Possessive, so that no way back is remembered: a long string costs no memory.
+STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 BRACKETS = re.compile(rb"[\[{\]}]")
+UNSTORABLE = dict.fromkeys((0, *range(0xD800, 0xE000)), "\ufffd")
 UNSTORABLE_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
-UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
 
@@ -69,7 +70,7 @@ def decode(raw: bytes) -> Any:
     """Return the value of a JSON text; raises `Unreadable`."""
     _measure(raw)
     try:
-        value = json.loads(raw.decode("utf-8"), parse_constant=_refuse, parse_float=_finite)
+        value = DECODER.decode(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise Unreadable(f"not JSON ({error})") from None
     return _storable(value) if UNSTORABLE_ESCAPE.search(raw) else value
@@ -179,9 +180,12 @@ def _finite(text: str) -> float:
 
 def _storable(value: Any) -> Any:
     if isinstance(value, str):
-        return UNSTORABLE.sub("\ufffd", value)
+        return value.translate(UNSTORABLE)
     if isinstance(value, list):
         return [_storable(item) for item in value]
     if isinstance(value, dict):
         return {_storable(key): _storable(item) for key, item in value.items()}
     return value
+
+
+DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)

@@ -148,6 +148,13 @@ def event(message: Any, **fields: str) -> bytes:
 
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
 
+CHUNKED = STREAM.replace(b"Connection: close", b"Transfer-Encoding: chunked")
+
+
+def chunk(data: bytes) -> bytes:
+    """Return one chunk; a stream of them that has no last one was cut."""
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
 
 def discovery(asked: Asked, **more: Any) -> bytes:
     """Return the discovery of a modern server with tools."""

@@ -1,9 +1,10 @@
 """An MCP server over stdio that misbehaves on request, without any library.
 
-    scripted.py [--era both|modern|handshake|silent|strict|fussy|foreign|late] [--catalogue NAME]
+    scripted.py [--era both|modern|handshake|silent|strict|fussy|foreign|late|…] [--catalogue NAME]
 
 `silent` ignores what it doesn't know until `initialize`; `strict` exits on anything else before it;
-`fussy` refuses with -32022; `late` starts slowly. The tool called, or the catalogue, chooses what
+`fussy` refuses with -32022; `late` starts slowly; `old` discovers old versions only; `no` refuses
+every greeting. The tool called, or the catalogue, chooses what
 goes wrong. Each start leaves one line on stderr.
 """
 
@@ -126,7 +127,7 @@ def endless_line(number: Any, arguments: Message) -> None:
 
 
 def deep(number: Any, arguments: Message) -> None:
-    depth = arguments.get("depth", 100_000)
+    depth = arguments.get("depth", 10_000)
     value = b"[" * depth + b"]" * depth
     raw(b'{"jsonrpc": "2.0", "id": %d, "result": {"a": %s}}\n' % (number, value))
 
@@ -284,7 +285,7 @@ class Server:
         """Serve until the input ends."""
         sys.stderr.write(f"started {self.era}\n")
         sys.stderr.flush()
-        if self.era == "late":
+        if self.era in ("late", "late_no"):
             time.sleep(1.5)
         for line in sys.stdin.buffer:
             self.take(json.loads(line))
@@ -301,14 +302,14 @@ class Server:
 
     def meets(self, method: str, message: Message) -> bool:
         """Say whether a request is answered at all in this era."""
-        if method == "initialize" or self.greeted or self.era in ("both", "modern", "late"):
+        if method == "initialize" or self.greeted or self.era in ("both", "modern", "late", "old"):
             return True
         if self.era == "strict":
             os._exit(1)
-        if self.era == "silent":
+        if self.era in ("silent", "no"):
             return False
         supported = ["2025-11-25"] if self.era == "fussy" else ["2030-01-01"]
-        if self.era == "handshake":
+        if self.era in ("handshake", "late_no"):
             send(error(message["id"], -32601, "Method not found"))
         else:
             send(error(message["id"], -32022, "Unsupported", {"supported": supported}))
@@ -317,7 +318,8 @@ class Server:
     def answer(self, method: str, number: Any, params: Message) -> None:
         capabilities = {"tools": {}, "resources": {}, "prompts": {}}
         if method == "server/discover":
-            found = {"supportedVersions": [MODERN], "capabilities": capabilities}
+            versions = ["2025-06-18"] if self.era == "old" else [MODERN]
+            found = {"supportedVersions": versions, "capabilities": capabilities}
             send(result(number, found | {"instructions": "Be careful."}))
         elif method == "initialize":
             self.initialize(number, params)
@@ -333,6 +335,9 @@ class Server:
             send(error(number, -32601, "Method not found"))
 
     def initialize(self, number: Any, params: Message) -> None:
+        if self.era in ("no", "late_no"):
+            send(error(number, -32000, "not today"))
+            return
         if self.era in ("modern", "late", "foreign"):
             send(error(number, -32022, "Unsupported", {"supported": [MODERN]}))
             return

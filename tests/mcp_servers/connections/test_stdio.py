@@ -46,6 +46,7 @@ def starts(connections: Connections, endpoint: Any) -> int:
         ("strict", "handshake", "2025-11-25"),
         ("fussy", "handshake", "2025-11-25"),
         ("late", "modern", "2026-07-28"),
+        ("old", "handshake", "2025-11-25"),
     ],
 )
 async def test_the_era_of_a_strange_server_is_found(
@@ -88,6 +89,13 @@ async def test_a_stored_era_that_is_wrong_is_found_anew(
 ):
     endpoint = scripted(now, era=stored)
     assert (await connections.greet(endpoint, holder=HOLDER)).era == found
+
+
+@pytest.mark.parametrize("era", ["no", "late_no"])
+async def test_a_server_that_refuses_every_greeting_is_quoted(connections: Connections, era: str):
+    error = await failure(connections.greet(scripted(era), holder=HOLDER))
+    assert error.code == "upstream_error"
+    assert "not today" in str(error)
 
 
 async def test_a_server_without_a_common_version_says_which_it_speaks(connections: Connections):
@@ -314,8 +322,10 @@ async def test_a_listing_is_repeated_after_a_crash(connections: Connections):
     endpoint = scripted()
     await call(connections, endpoint, "echo")
     crashing = asyncio.ensure_future(failure(call(connections, endpoint, "crash")))
+    await asyncio.sleep(0)  # so that the server is asked to crash first
     listed = await connections.request(endpoint, "tools/list", {}, holder=HOLDER)
     assert listed["tools"]
+    assert "fatal" not in connections.stderr_tail(endpoint.server_id)  # of another child
     assert (await crashing).code == "server_crashed"
 
 

@@ -233,6 +233,16 @@ async def test_a_lost_session_is_opened_anew_once(connections: Connections, lost
         assert (await failure(call(connections, endpoint, "x"))).http_status in (404, 400)
 
 
+async def test_calls_that_lose_a_session_together_open_one(connections: Connections):
+    era = HandshakeHttp(raw_http.text)
+    async with RawHttp(era).listening() as server:
+        endpoint = http(server.url, era="handshake")
+        await call(connections, endpoint, "x")
+        era.known.clear()
+        await asyncio.gather(*(call(connections, endpoint, "x") for _ in range(5)))
+        assert era.opened == 2
+
+
 async def test_without_a_session_number_a_404_is_an_answer(connections: Connections):
     def respond(asked: Asked) -> bytes:
         if asked.method == "initialize":
@@ -584,8 +594,7 @@ async def test_a_cut_stream_is_taken_up_again_after_its_last_event(connections: 
 
 async def test_a_stream_that_is_cut_again_and_again_is_given_up(connections: Connections):
     async def broken(asked: Asked) -> Events:
-        yield raw_http.STREAM + raw_http.event("", id="41", retry="1")
-        raise ConnectionError
+        yield raw_http.CHUNKED + raw_http.chunk(raw_http.event("", id="41", retry="1"))
 
     era = HandshakeHttp(broken)
 

@@ -1,0 +1,42 @@
+"""The crew: background tasks that are watched and end with their owner."""
+
+import asyncio
+import logging
+
+import pytest
+
+from mcp_servers.connections.crew import Crew
+
+
+async def test_a_failure_in_the_background_is_logged(caplog: pytest.LogCaptureFixture):
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    crew = Crew()
+    task = crew.spawn(fail(), name="a job")
+    with caplog.at_level(logging.ERROR):
+        await asyncio.wait({task})
+        await asyncio.sleep(0)
+    assert "a job" in caplog.text
+    assert len(crew) == 0
+
+
+async def test_closing_cancels_and_waits():
+    ended = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    crew = Crew()
+    crew.spawn(work(), name="work")
+    await asyncio.sleep(0)
+    await crew.close()
+    assert ended == [True]
+
+
+async def test_a_task_may_close_its_own_crew():
+    crew = Crew()
+    await crew.spawn(crew.close(), name="close")

@@ -1,0 +1,295 @@
+"""The pool: who shares what, what is closed when, and how many children there may be."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bonobot.lib.runtime import close, runtime
+from mcp_servers.connections import pool
+from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.errors import UpstreamError
+from mcp_servers.connections.host import Host, NotSupported
+from mcp_servers.connections.pool import Connections
+from mcp_servers.connections.pool import connections as of_process
+from tests.mcp_servers.connections.conftest import HOLDER, Clock, call, http, scripted, text_of
+from tests.servers import raw_http
+from tests.servers.raw_http import Asked, RawHttp
+
+
+def children(connections: Connections) -> int:
+    return len(connections._seats._seats)
+
+
+def handshake(asked: Asked) -> bytes:
+    """Answer as a server of the handshake era with sessions."""
+    if asked.method == "initialize":
+        return raw_http.initialization(asked, f"s{id(asked)}")
+    if asked.id is None:
+        return raw_http.response(202, kind="")
+    return raw_http.text(asked)
+
+
+# --- who shares what
+
+
+async def test_each_holder_has_a_child_of_its_own(connections: Connections):
+    endpoint = scripted()
+    await asyncio.gather(
+        *(call(connections, endpoint, "echo", holder=f"session:{n % 3}") for n in range(9))
+    )
+    assert children(connections) == 3
+
+
+async def test_releasing_a_holder_closes_its_children_only(connections: Connections):
+    one, other = scripted(), scripted()
+    for endpoint in (one, other):
+        for holder in ("session:a", "session:b"):
+            await call(connections, endpoint, "echo", holder=holder)
+    await connections.release("session:a")
+    assert {holder for _, holder in connections._seats._seats} == {"session:b"}
+    await connections.release("session:unknown")
+
+
+async def test_forgetting_a_server_closes_all_of_it(connections: Connections):
+    async with RawHttp(handshake).listening() as server:
+        remote = http(server.url, era="handshake")
+        local = replace(scripted(), server_id=remote.server_id)
+        kept = scripted()
+        for endpoint in (remote, local, kept):
+            await call(connections, endpoint, "echo")
+        assert connections.stderr_tail(local.server_id)
+        await connections.forget(remote.server_id)
+        assert server.methods()[-1] == "DELETE"
+    assert connections.stderr_tail(local.server_id) == ""
+    assert connections._upstreams == {}
+    assert children(connections) == 1
+    assert connections.stderr_tail(kept.server_id)
+
+
+async def test_another_configuration_gets_another_child(connections: Connections):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    changed = replace(endpoint, env={"A": "b"})
+    assert json.loads(text_of(await call(connections, changed, "environment")))["A"] == "b"
+    assert children(connections) == 1
+
+
+async def test_closing_ends_everything_and_what_waits_for_it(connections: Connections):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    waiting = asyncio.ensure_future(call(connections, endpoint, "hang"))
+    starting = asyncio.ensure_future(call(connections, scripted("late"), "echo"))
+    await asyncio.sleep(0.1)
+    await connections.close()
+    for task in (waiting, starting):
+        with pytest.raises(UpstreamError, match="closed"):
+            await task
+    assert children(connections) == 0
+    assert text_of(await call(connections, endpoint, "echo")) == "{}"
+
+
+# --- idle ones
+
+
+async def test_an_idle_child_is_closed_after_five_minutes(connections: Connections, clock: Clock):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    clock.now += 299
+    await connections.sweep()
+    assert children(connections) == 1
+    clock.now += 2
+    await connections.sweep()
+    assert children(connections) == 0
+    assert text_of(await call(connections, endpoint, "echo")) == "{}"
+
+
+async def test_a_child_at_work_is_not_idle(connections: Connections, clock: Clock):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    working = asyncio.ensure_future(call(connections, endpoint, "hang", timeout_s=1))
+    await asyncio.sleep(0)
+    clock.now += 301
+    await connections.sweep()
+    assert children(connections) == 1
+    with pytest.raises(UpstreamError):
+        await working
+    clock.now += 200
+    await connections.sweep()
+    assert children(connections) == 1
+
+
+async def test_idle_sessions_and_pools_are_closed(connections: Connections, clock: Clock):
+    async with RawHttp(handshake).listening() as server:
+        endpoint = http(server.url, era="handshake")
+        await call(connections, endpoint, "x", holder="session:a")
+        clock.now += 200
+        await call(connections, endpoint, "x", holder="session:b")
+        clock.now += 200
+        await connections.sweep()
+        assert server.methods().count("DELETE") == 1
+        assert len(connections._upstreams) == 1
+        clock.now += 200
+        await connections.sweep()
+        assert server.methods().count("DELETE") == 2
+    assert connections._upstreams == {}
+
+
+async def test_sweeping_goes_on_by_itself(clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pool, "SWEEP_S", 0.01)
+    connections = Connections(clock=clock)
+    await call(connections, scripted(), "echo")
+    clock.now += 301
+    async with asyncio.timeout(5):
+        while children(connections):
+            await asyncio.sleep(0.01)
+    await connections.close()
+
+
+# --- how many
+
+
+async def test_with_all_places_taken_the_longest_idle_child_makes_room(clock: Clock):
+    connections = Connections(children=2, clock=clock)
+    endpoint = scripted()
+    for holder in ("session:a", "session:b", "session:c"):
+        clock.now += 1
+        await call(connections, endpoint, "echo", holder=holder)
+    assert {holder for _, holder in connections._seats._seats} == {"session:b", "session:c"}
+    await connections.close()
+
+
+async def test_with_all_children_at_work_no_more_are_started():
+    connections = Connections(children=1)
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    working = asyncio.ensure_future(call(connections, endpoint, "hang"))
+    await asyncio.sleep(0)
+    with pytest.raises(UpstreamError) as error:
+        await call(connections, endpoint, "echo", holder="session:other")
+    assert (error.value.code, error.value.retryable) == ("server_unreachable", True)
+    working.cancel()
+    await connections.close()
+
+
+async def test_last_words_are_kept_of_a_bounded_number_of_servers(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("mcp_servers.connections.seats.TAILS", 2)
+    endpoints = [scripted() for _ in range(3)]
+    for endpoint in endpoints:
+        await call(connections, endpoint, "echo")
+    assert [bool(connections.stderr_tail(one.server_id)) for one in endpoints] == [
+        False,
+        True,
+        True,
+    ]
+
+
+# --- what servers ask back
+
+
+class Helpful(Host):
+    """A host that samples and lists roots."""
+
+    def capabilities(self) -> Mapping[str, Any]:
+        return {"sampling": {}, "roots": {}}
+
+    async def sampling(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {"role": "assistant", "params": dict(params)}
+
+    async def roots(self, endpoint: Endpoint) -> dict[str, Any]:
+        raise UpstreamError("no model", code="call_timeout", server="x")
+
+
+async def asked_back(
+    connections: Connections, method: str, host: Host | None = None
+) -> dict[str, Any]:
+    result = await call(connections, scripted("handshake"), "ask_back", method=method, host=host)
+    answer: dict[str, Any] = json.loads(text_of(result))
+    return answer
+
+
+async def test_a_ping_is_answered(connections: Connections):
+    assert (await asked_back(connections, "ping"))["result"] == {}
+
+
+@pytest.mark.parametrize(
+    "method", ["sampling/createMessage", "elicitation/create", "roots/list", "no/such"]
+)
+async def test_without_a_host_every_question_is_refused_politely(
+    connections: Connections, method: str
+):
+    assert (await asked_back(connections, method))["error"]["code"] == -32601
+
+
+async def test_a_host_answers_for_its_session(connections: Connections):
+    answer = await asked_back(connections, "sampling/createMessage", Helpful())
+    assert answer["result"] == {"role": "assistant", "params": {"p": 1}}
+
+
+async def test_a_problem_of_the_host_is_an_error_to_the_server(connections: Connections):
+    answer = await asked_back(connections, "roots/list", Helpful())
+    assert answer["error"] == {"code": -32603, "message": "no model"}
+
+
+async def test_a_server_that_asks_too_much_at_a_time_gets_some_answers_only(
+    connections: Connections,
+):
+    asked = 0
+
+    class Slow(Host):
+        async def roots(self, endpoint: Endpoint) -> dict[str, Any]:
+            nonlocal asked
+            asked += 1
+            await asyncio.sleep(0.2)
+            raise NotSupported("no")
+
+    endpoint = scripted("handshake")
+    await call(connections, endpoint, "ask_back", method="roots/list", times=100, host=Slow())
+    assert asked == 16
+
+
+# --- the one of the process
+
+
+async def test_the_capabilities_of_the_host_are_declared(connections: Connections):
+    async with RawHttp(lambda asked: raw_http.text(asked)).listening() as server:
+        await call(connections, http(server.url, era="modern"), "x", host=Helpful())
+    meta = server.asked[0].message["params"]["_meta"]
+    assert meta["io.modelcontextprotocol/clientCapabilities"] == {"sampling": {}, "roots": {}}
+    assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "bonobot"
+
+
+async def test_reserved_members_of_meta_do_not_travel_on(connections: Connections):
+    theirs = {
+        "io.modelcontextprotocol/clientInfo": {"name": "somebody"},
+        "progressToken": "theirs",
+        "traceparent": "00-1",
+    }
+    async with RawHttp(lambda asked: raw_http.text(asked)).listening() as server:
+        endpoint = http(server.url, era="modern")
+        params = {"name": "x", "_meta": theirs}
+        await connections.request(endpoint, "tools/call", params, holder=HOLDER)
+    meta = server.asked[0].message["params"]["_meta"]
+    assert meta["traceparent"] == "00-1"
+    assert "progressToken" not in meta
+    assert meta["io.modelcontextprotocol/clientInfo"]["name"] == "bonobot"
+
+
+def test_a_process_has_one_pool_on_its_runtimes_loop(modern_url: str):
+    try:
+        first = of_process()
+        assert first is of_process()
+        endpoint = http(modern_url, era="modern")
+        params = {"name": "add", "arguments": {"a": 1, "b": 2}}
+        result = runtime().call(first.request, endpoint, "tools/call", params, holder=HOLDER)
+        assert result["structuredContent"] == {"result": 3}
+    finally:
+        close()
+    assert first._upstreams == {}
+    assert of_process() is not first
+    close()

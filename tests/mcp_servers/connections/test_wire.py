@@ -1,0 +1,155 @@
+"""The wire: what is accepted, what is refused before it is parsed, what is sent."""
+
+import json
+import time
+import tracemalloc
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from mcp_servers.connections import wire
+from mcp_servers.connections.wire import Request, Unreadable, decode, encode, message_of, report
+
+JSON = some.recursive(
+    some.none() | some.booleans() | some.integers(-(2**53), 2**53) | some.text(),
+    lambda inner: some.lists(inner) | some.dictionaries(some.text(), inner),
+    max_leaves=20,
+)
+
+
+def storable(value: Any) -> Any:
+    return json.loads(json.dumps(value).replace("\\u0000", "\\ufffd"))
+
+
+@given(JSON)
+def test_what_is_sent_is_read_as_it_was(value: Any):
+    assert decode(encode({"a": value})) == storable({"a": value})
+
+
+@given(some.binary(max_size=200))
+def test_no_bytes_do_more_than_be_refused(raw: bytes):
+    with suppress(Unreadable):
+        decode(raw)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"NaN",
+        b"[Infinity]",
+        b"1e999",
+        b"-1e999",
+        b"9" * 5000,
+        b'"\xff"',
+        '"ü"'.encode("utf-16"),
+        b"[" * 65 + b"]" * 65,
+        b'{"a":' * 65 + b"1" + b"}" * 65,
+        b"[" + b"[]," * 100_000 + b"[]]",
+        b"[" + b'"",' * 400_001 + b'""]',
+    ],
+)
+def test_what_is_no_json_or_too_much_is_refused(raw: bytes):
+    with pytest.raises(Unreadable):
+        decode(raw)
+
+
+def test_depth_is_counted_outside_of_strings_only():
+    deepest = b"[" * 64 + b"]" * 64
+    assert decode(deepest)
+    text = json.dumps("[" * 1000 + '\\"{' * 1000).encode()
+    assert decode(b"[" + text + b"]") == ["[" * 1000 + '\\"{' * 1000]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[" * 4_000_000,
+        b'["' + b'\\"' * 1_900_000 + b'"]',
+        b'["' + b"\\" * 4_000_000 + b'"]',
+        b'"' * 4_000_000,
+        b'{"a":"' + b"x" * 4_000_000 + b'"}',
+        b"[" + b"1," * 99_000 + b"1]",
+        b"[" + b'"",' * 99_000 + b"1]",
+        b"[" + b'{"":1},' * 33_000 + b"1]",
+        b'["' + b"\\ud800" * 600_000 + b'"]',
+    ],
+)
+def test_no_body_holds_the_loop_or_the_memory(raw: bytes):
+    tracemalloc.start()
+    began = time.thread_time()
+    with suppress(Unreadable):
+        decode(raw)
+    took = time.thread_time() - began
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert took < 1.5  # with tracing, which slows it down several times
+    assert peak < 64 * 2**20
+
+
+def test_lone_surrogates_and_nul_become_visible():
+    assert decode(b'{"a\\u0000": ["\\ud83d", "\\ud83d\\ude00", 1]}') == {
+        "a\ufffd": ["\ufffd", "😀", 1]
+    }
+
+
+def test_a_request_without_anything_has_no_params():
+    assert message_of(1, Request("ping"), {}) == {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+
+
+def test_a_request_asks_for_progress_only_where_somebody_waits_for_it():
+    async def on_progress(*args: Any) -> None: ...
+
+    assert "params" not in message_of(1, Request("x"), {})
+    message = message_of(5, Request("x", {"a": 1}, on_progress), {"v": 1})
+    assert message["params"] == {"a": 1, "_meta": {"v": 1, "progressToken": 5}}
+
+
+def test_numbers_that_are_not_json_are_not_sent():
+    with pytest.raises(ValueError, match="JSON"):
+        encode({"a": float("nan")})
+
+
+@pytest.mark.parametrize("method", ["tools/list", "resources/templates/list", "ping"])
+def test_reading_may_be_repeated(method: str):
+    assert Request(method).repeatable
+    assert not Request("tools/call").repeatable
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({"progress": 1}, (1, None, None)),
+        ({"progress": 0.5, "total": 2, "message": "m"}, (0.5, 2, "m")),
+        ({"progress": 1, "total": "x", "message": 7}, (1, None, None)),
+        ({"progress": "1"}, None),
+        ([], None),
+        (None, None),
+    ],
+)
+async def test_progress_is_told_when_it_is_well_formed(params: Any, told: Any):
+    heard = []
+
+    async def on_progress(*args: Any) -> None:
+        heard.append(args)
+
+    await report(Request("x", {}, on_progress), {"params": params})
+    assert heard == ([told] if told else [])
+
+
+def test_answers_are_recognised_by_number_and_type():
+    answer = {"id": 1, "result": {}}
+    assert wire.is_answer(answer, 1)
+    for other in (
+        {**answer, "id": "1"},
+        {**answer, "id": True},
+        {**answer, "id": 1.0},
+        {**answer, "method": "x"},
+        {"id": 1},
+        [answer],
+    ):
+        assert not wire.is_answer(other, 1)
