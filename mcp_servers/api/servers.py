@@ -16,6 +16,7 @@ from mcp_servers.api.contacts import contact
 from mcp_servers.api.presets import add_from_preset
 from mcp_servers.api.shapes import (
     TO_ADD,
+    TO_CHANGE,
     NewPresetServerBody,
     NewServerBody,
     RefreshShape,
@@ -77,15 +78,15 @@ class ServerResource(Resource):
     """A resource below one server, in the pool or private to an agent."""
 
     def server(self, server_id: str) -> Server:
-        """Return the server, ready to be shown; raises `NotFound`."""
+        """Return the server; raises `NotFound`."""
         with named_in_path("server_id"):
-            rows = readable_servers(Server.objects.all(), tools=True)
-            found: Server = rows.get_or_404(self.organization_id, pk=server_id)
+            found: Server = Server.objects.get_or_404(self.organization_id, pk=server_id)
         return found
 
     def answer(self, server: Server, *, status: int = 200) -> Response:
         """Show the server as it is now."""
-        return self.shown(self.server(str(server.pk)), ServerDetailShape, status=status)
+        rows = readable_servers(Server.objects.filter(pk=server.pk), tools=True)
+        return self.shown(rows.get(), ServerDetailShape, status=status)
 
 
 class Servers(ServerResource):
@@ -142,7 +143,7 @@ class OneServer(ServerResource):
         """
         return self._alter(server_id, NewServerBody, partial=False)
 
-    @operation("change_server", body=ServerBody, answer=ServerDetailShape)
+    @operation("change_server", body=ServerBody, answer=ServerDetailShape, examples=[TO_CHANGE])
     def patch(self, request: object, server_id: str) -> Response:
         """Change parts of a server's configuration."""
         return self._alter(server_id, ServerBody, partial=True)

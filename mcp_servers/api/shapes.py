@@ -109,6 +109,7 @@ TO_ADD = [
     OpenApiExample("Over HTTP", HTTP_EXAMPLE, request_only=True),
     OpenApiExample("From a preset", PRESET_EXAMPLE, request_only=True),
 ]
+TO_CHANGE = OpenApiExample("Another name", {"name": "s3"}, request_only=True)
 
 
 @extend_schema_serializer(examples=TO_ADD[:2])

@@ -70,6 +70,7 @@ class Resource(GenericAPIView):
     content_negotiation_class = AlwaysJSON
     pagination_class = Pages
     metadata_class = None
+    http_method_names = ("get", "head", "post", "put", "patch", "delete")
     request: Request
     _claimed: KeptAnswer | None = None
 

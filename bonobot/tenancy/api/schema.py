@@ -148,9 +148,7 @@ class ResourceSchema(AutoSchema):
         calls = getattr(getattr(self.view, self.method.lower()), "makes_calls", False)
         if write or self._is_list_view():
             yield 400
-        yield from (401, 403)
-        if "{" in self.path:
-            yield 404
+        yield from (401, 403, 404)
         if write:
             yield from (409, 422)
         if calls:

@@ -1,0 +1,291 @@
+"""REST as a whole: signing in, errors, bodies, pages, and the document about it."""
+
+import json
+
+import pytest
+from django.db import DataError, IntegrityError, OperationalError
+from django.test import Client
+from rest_framework import exceptions
+
+from bonobot.api import problem_details, problem_response
+from bonobot.lib.problems import Conflict
+from bonobot.tenancy.api.faults import problem_of
+from bonobot.tenancy.models import Membership, Organization, Token, User
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import revoke
+from tests import rest
+from tests.agents import casting
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def owner(acme: Organization) -> Rest:
+    return rest.as_role(acme, Role.OWNER)
+
+
+# -- signing in ----------------------------------------------------------------------------------
+
+
+def test_without_a_sign_in_the_answer_says_how(acme):
+    answer = Rest().get("agents")
+    assert (answer.status, answer.code) == (401, "not_authenticated")
+    assert answer.headers["WWW-Authenticate"] == 'Bearer realm="bonobot"'
+    assert "Authorization" in answer.json["remedy"]
+
+
+@pytest.mark.parametrize("text", ["bnb_x_y", "nonsense", "", "bnb__", "bnb_\u00e4_\u00f6"])
+def test_a_wrong_token_is_answered_alike_whatever_is_wrong(acme, text):
+    answer = Rest().get("agents", Authorization=f"Bearer {text}")
+    assert (answer.status, answer.code) == (401, "bad_token")
+    assert 'error="invalid_token"' in answer.headers["WWW-Authenticate"]
+
+
+def test_a_revoked_token_ends_at_once(acme, owner):
+    assert owner.get("agents").status == 200
+    revoke(casting.administrator(acme), Token.objects.get())
+    assert owner.get("agents").code == "bad_token"
+
+
+def test_a_person_signs_in_by_session_and_writes_with_the_csrf_token(acme):
+    user = User.objects.create_user("ann", password="pw-for-tests")
+    Membership.objects.create(organization=acme, user=user, role=Role.OWNER)
+    client = Rest(user=user, csrf=True)
+    assert client.get("agents").status == 200
+    body = {"name": "Offline", "kind": "offline"}
+    refused = client.post("model-endpoints", body)
+    assert (refused.status, refused.code) == (403, "csrf_failed")
+
+
+def test_a_person_of_two_organizations_chooses_by_the_header(acme):
+    other = casting.organization("other")
+    user = User.objects.create_user("ann", password="pw-for-tests")
+    for where in (acme, other):
+        Membership.objects.create(organization=where, user=user, role=Role.OWNER)
+        casting.agent(where, f"agent-of-{where.slug}")
+    client = Rest(user=user)
+    for slug in ("acme", "other"):
+        found = client.get("agents", Bonobot_Organization=slug).json["results"]
+        assert [agent["slug"] for agent in found] == [f"agent-of-{slug}"]
+
+
+def test_an_organization_of_others_does_not_exist(acme):
+    casting.organization("other")
+    user = User.objects.create_user("ann", password="pw-for-tests")
+    Membership.objects.create(organization=acme, user=user, role=Role.OWNER)
+    client = Rest(user=user)
+    foreign = client.get("agents", Bonobot_Organization="other")
+    missing = client.get("agents", Bonobot_Organization="nowhere")
+    assert foreign.status == missing.status == 404
+    assert foreign.text.replace("other", "nowhere") == missing.text
+
+
+def test_a_token_of_another_organization_than_the_header_says_is_refused(acme, owner):
+    assert owner.get("agents", Bonobot_Organization="acme").status == 200
+    assert owner.get("agents", Bonobot_Organization="other").status == 404
+
+
+def test_a_stranger_belongs_nowhere(acme):
+    answer = Rest(user=User.objects.create_user("stranger")).get("agents")
+    assert (answer.status, answer.json["rule"]) == (403, "membership")
+
+
+def test_a_token_for_one_agent_reads_and_runs_that_agent_only(acme):
+    mine, other = casting.agent(acme, "mine"), casting.agent(acme, "other")
+    client = rest.as_role(acme, Role.OWNER, agent=mine)
+    assert [agent["slug"] for agent in client.get("agents").json["results"]] == ["mine"]
+    assert client.get(f"agents/{mine.pk}/tools").status == 200
+    assert client.get(f"agents/{other.pk}").status == 404
+    for path in ("mcp-servers", "audit", "tokens", "model-endpoints", "members"):
+        assert client.get(path).json["rule"] == "token:agent"
+    assert client.patch(f"agents/{mine.pk}", {"name": "x"}).json["rule"] == "token:agent"
+
+
+# -- addresses and methods -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["nothing", "agents/", "mcp-servers/x/y/z", "", "agents/a/b"])
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
+def test_an_unknown_address_is_a_problem_too(path, method):
+    answer = Rest().send(method, f"/api/{path}")
+    assert (answer.status, answer.code) == (404, "unknown_path")
+
+
+def test_a_method_that_is_not_there_is_405_and_says_which_are(owner):
+    answer = owner.delete("agents")
+    assert (answer.status, answer.code) == (405, "method_not_allowed")
+    assert answer.headers["Allow"] == "GET, HEAD, POST"
+
+
+def test_html_is_never_answered(owner):
+    answer = owner.get("agents", Accept="text/html")
+    assert answer.headers["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize("path", ["agents/%00", "agents/a%00b/tools", "mcp-servers/%00"])
+def test_a_name_that_no_database_can_hold_is_not_found(owner, path):
+    assert owner.get(path).status == 404
+
+
+# -- bodies --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"{",
+        b"\xff\xfe",
+        b'{"name": NaN}',
+        b'{"name": 1e999}',
+        b'{"name": "a", "name": "b"}',
+        b'{"name": "a\\u0000b"}',
+        b'{"name": "\\ud800"}',
+        b'{"a\\u0000": 1}',
+        b"[" * 100_000,
+        b'{"a":' * 65 + b"1" + b"}" * 65,
+        b"1" * 5_000,
+    ],
+)
+def test_a_broken_body_is_refused(owner, raw):
+    answer = owner.send("POST", "agents", raw)
+    assert (answer.status, answer.code) == (400, "invalid_json")
+
+
+@pytest.mark.parametrize("raw", [b"[]", b'"text"', b"1", b"null"])
+def test_a_body_must_be_an_object(owner, raw):
+    assert owner.send("POST", "agents", raw).code == "invalid"
+
+
+def test_a_body_of_another_kind_is_refused(owner):
+    answer = owner.send("POST", "agents", b"name=x", Content_Type="text/plain")
+    assert (answer.status, answer.code) == (415, "unsupported_media_type")
+
+
+def test_a_body_that_is_too_large_is_refused(owner, settings):
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
+    answer = owner.send("POST", "agents", b'{"name": "' + b"x" * 1000 + b'"}')
+    assert (answer.status, answer.code) == (413, "body_too_large")
+
+
+def test_everything_that_is_wrong_with_a_body_is_listed(owner):
+    answer = owner.post("agents", {"name": "", "slug": "no spaces", "max_turns": 0})
+    assert (answer.status, answer.code, answer.json["field"]) == (400, "invalid", "name")
+    found = {fault["field"]: fault["code"] for fault in answer.json["errors"]}
+    assert found == {"name": "blank", "slug": "invalid", "max_turns": "min_value"}
+
+
+def test_a_member_that_is_not_there_is_named(owner):
+    answer = owner.post("agents", {"name": "x", "instruction": "typo"})
+    assert (answer.code, answer.json["field"]) == ("unknown_field", "instruction")
+    assert "instructions" in answer.json["detail"]
+
+
+def test_nested_members_are_named_by_their_path(acme, owner):
+    agent = casting.agent(acme)
+    body = {"budgets": [{"unit": "tokens", "period": "day", "limit": -1}]}
+    answer = owner.put(f"agents/{agent.pk}/budgets", body)
+    assert answer.json["field"] == "budgets[0].limit"
+
+
+# -- pages ---------------------------------------------------------------------------------------
+
+
+def test_lists_come_in_pages_that_lead_to_each_other(acme, owner):
+    names = [f"agent-{number:02}" for number in range(7)]
+    for name in names:
+        casting.agent(acme, name)
+    found, address = [], "agents?limit=3"
+    while address:
+        answer = owner.get(address)
+        assert set(answer.json) == {"results", "next"}
+        assert len(answer.json["results"]) <= 3
+        found += [agent["slug"] for agent in answer.json["results"]]
+        address = answer.json["next"]
+    assert found == names
+
+
+@pytest.mark.parametrize("limit", ["0", "501", "x", "-1", "", "9" * 30])
+def test_a_page_has_1_to_500_rows(owner, limit):
+    answer = owner.get(f"agents?limit={limit}")
+    assert (answer.status, answer.json["field"]) == (400, "limit")
+
+
+@pytest.mark.parametrize("cursor", ["x", "%FF", "cD1ub3RoaW5n", "bz0tMQ==", "cD0lMDA="])
+def test_a_cursor_that_is_not_ours_is_refused_or_harmless(owner, cursor):
+    assert owner.get(f"audit?cursor={cursor}").status in (200, 400)
+    answer = owner.get("sessions?cursor=cD1ub3RoaW5n")
+    assert (answer.status, answer.code) == (400, "bad_cursor")
+
+
+def test_a_parameter_that_is_not_there_is_named(owner):
+    answer = owner.get("audit?agnet=x")
+    assert (answer.code, answer.json["field"]) == ("unknown_parameter", "agnet")
+    assert "agent" in answer.json["remedy"]
+
+
+def test_a_filter_that_can_not_be_read_is_named(owner):
+    answer = owner.get("audit?since=yesterday")
+    assert (answer.status, answer.json["field"]) == (400, "since")
+
+
+# -- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (IntegrityError("UNIQUE constraint failed: x"), 409, "conflict"),
+        (DataError("value too long"), 400, "invalid"),
+        (OperationalError("the database is locked"), 503, "database_unavailable"),
+        (exceptions.Throttled(wait=3), 429, "throttled"),
+        (RuntimeError("secret-in-a-traceback"), 500, "internal_error"),
+    ],
+)
+def test_nothing_internal_shows_in_an_error(error, status, code, caplog):
+    response = problem_response(error, {})
+    assert (response.status_code, response.data["code"]) == (status, code)
+    assert response.content_type == "application/problem+json"
+    assert str(error) not in json.dumps(response.data) or status == 429
+
+
+def test_a_defect_is_logged_with_its_traceback(caplog):
+    problem_of(RuntimeError("what happened"))
+    assert "what happened" in caplog.text
+
+
+def test_a_problem_is_answered_with_its_members():
+    problem = Conflict("It clashes.", field="name", remedy="Rename it.", retry_after=1.2)
+    assert problem_details(problem) == {
+        "type": "about:blank",
+        "title": "Conflict",
+        "status": 409,
+        "code": "conflict",
+        "detail": "It clashes.",
+        "field": "name",
+        "remedy": "Rename it.",
+        "retry_after": 1.2,
+    }
+    assert problem_response(problem, {})["Retry-After"] == "2"
+
+
+# -- the document --------------------------------------------------------------------------------
+
+
+def test_the_document_is_served_to_anyone_as_json(client: Client):
+    response = client.get("/api/schema")
+    assert response.headers["Content-Type"].startswith("application/json")
+    assert response.json()["openapi"].startswith("3.1")
+
+
+def test_its_pages_load_nothing_from_elsewhere(client: Client):
+    response = client.get("/api/docs")
+    page = response.content.decode()
+    assert response.status_code == 200
+    assert "drf_spectacular_sidecar/swagger-ui-dist" in page
+    assert "//cdn" not in page

@@ -1,0 +1,92 @@
+"""The OpenAPI document: complete, valid, and true to its own examples."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+
+from tests import rest
+
+WRITES = ("post", "put", "patch", "delete")
+
+
+def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in rest.document()["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def examples(operation: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield where a schema stands below the operation, and a value that it must hold for."""
+    contents = [(("requestBody",), operation.get("requestBody", {}))]
+    contents += [
+        (("responses", status), answer) for status, answer in operation["responses"].items()
+    ]
+    for place, holder in contents:
+        for kind, content in holder.get("content", {}).items():
+            for example in content.get("examples", {}).values():
+                yield (*place, "content", kind, "schema"), example["value"]
+
+
+def test_the_document_validates_without_a_warning():
+    call_command(
+        "spectacular", "--validate", "--fail-on-warn", stdout=io.StringIO(), stderr=io.StringIO()
+    )
+
+
+def test_every_operation_says_what_it_does_and_who_may():
+    for path, method, operation in operations():
+        assert operation["summary"], f"{method} {path}"
+        assert not operation["summary"].endswith("."), f"{method} {path}"
+        assert "Roles: " in operation["description"], f"{method} {path}"
+        assert operation["tags"] != ["api"], f"{method} {path}"
+
+
+def test_operations_have_names_of_their_own():
+    names = [operation["operationId"] for _, _, operation in operations()]
+    assert sorted(set(names)) == sorted(names)
+    assert not [name for name in names if name.startswith("api_")]
+
+
+def test_every_operation_describes_its_errors():
+    for path, method, operation in operations():
+        described = set(operation["responses"])
+        assert {"401", "403", "404", "503"} <= described, f"{method} {path}"
+        if method in WRITES:
+            assert {"400", "409", "422"} <= described, f"{method} {path}"
+        if "{" not in path and method == "get":
+            assert "400" in described, f"{method} {path}"
+
+
+def test_every_body_has_an_example():
+    for path, method, operation in operations():
+        if "requestBody" in operation:
+            bodies = [place for place, _ in examples(operation) if place[0] == "requestBody"]
+            assert bodies, f"{method} {path}"
+
+
+def test_every_write_takes_an_idempotency_key():
+    for path, method, operation in operations():
+        names = {parameter["name"] for parameter in operation["parameters"]}
+        assert ("Idempotency-Key" in names) == (method in WRITES), f"{method} {path}"
+
+
+def test_the_examples_fit_their_schemas():
+    for path, method, operation in operations():
+        for place, value in examples(operation):
+            found = rest.validator("paths", path, method, *place).iter_errors(value)
+            errors = [error.message[:300] for error in found]
+            assert not errors, f"{method} {path} {place}: {errors}"
+
+
+@pytest.mark.parametrize("name", ["Server", "Agent", "Session", "Audit", "ProblemDetails"])
+def test_components_are_named_for_clients(name):
+    assert name in rest.document()["components"]["schemas"]
+
+
+def test_no_secret_can_be_read_back():
+    token = rest.document()["components"]["schemas"]["Token"]["properties"]
+    assert "token" not in token
+    assert "digest" not in token

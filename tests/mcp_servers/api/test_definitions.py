@@ -1,0 +1,161 @@
+"""Definitions and their approval over REST."""
+
+import pytest
+
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from mcp_servers.models import Definition, Server
+from tests import rest
+from tests.agents import casting
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def server(acme: Organization) -> Server:
+    made = Server.objects.create(
+        organization=acme, scope_id=acme.pk, name="s", slug="s", transport_type="http"
+    )
+    for kind, name in (("tool", "one"), ("tool", "two"), ("resource", "r"), ("prompt", "p")):
+        Definition.objects.create(
+            organization=acme,
+            server=made,
+            kind=kind,
+            name=name,
+            digest=f"digest of {name}",
+            payload={"name": name, "inputSchema": {"type": "object"}},
+        )
+    return made
+
+
+@pytest.fixture
+def reviewer(acme: Organization) -> Rest:
+    return rest.as_role(acme, Role.REVIEWER)
+
+
+@pytest.fixture
+def path(server: Server) -> str:
+    return f"mcp-servers/{server.pk}"
+
+
+def names(answer: rest.Answer) -> list[str]:
+    return [row["name"] for row in answer.json["results"]]
+
+
+def one(server: Server) -> Definition:
+    return server.definitions.get(name="one")
+
+
+def test_what_a_server_offers_is_listed_by_kind_and_state(reviewer, server, path):
+    Definition.objects.filter(name="two").update(pinned_digest="digest of two")
+    assert names(reviewer.get(f"{path}/definitions")) == ["one", "p", "r", "two"]
+    assert names(reviewer.get(f"{path}/definitions?kind=tool&state=pending")) == ["one"]
+    assert names(reviewer.get(f"{path}/definitions?state=approved")) == ["two"]
+    assert names(reviewer.get(f"{path}/tools")) == ["one", "two"]
+    assert names(reviewer.get(f"{path}/resources")) == ["r"]
+    assert names(reviewer.get(f"{path}/prompts")) == ["p"]
+
+
+@pytest.mark.parametrize(
+    ("values", "state"),
+    [
+        ({}, "pending"),
+        ({"pinned_digest": "digest of one"}, "approved"),
+        ({"pinned_digest": "another"}, "changed"),
+        ({"fault": "it hides text"}, "refused"),
+        ({"present": False}, "gone"),
+        ({"present": False, "fault": "it hides text"}, "refused"),
+    ],
+)
+def test_a_row_shows_the_state_that_it_is_found_by(reviewer, server, path, values, state):
+    Definition.objects.filter(name="one").update(**values)
+    for asked in Definition.State.values:
+        found = reviewer.get(f"{path}/tools?state={asked}&q=one").json["results"]
+        assert [row["state"] for row in found] == ([state] if asked == state else [])
+
+
+def test_a_state_that_there_is_not_is_named(reviewer, path):
+    assert reviewer.get(f"{path}/definitions?state=fine").json["field"] == "state"
+
+
+def test_all_that_wait_are_approved_at_once(reviewer, server, path):
+    answer = reviewer.post(f"{path}/approve", {"all": True})
+    assert (sorted(answer.json["approved"]), answer.json["waiting"]) == (
+        ["one", "p", "r", "two"],
+        0,
+    )
+    assert reviewer.post(f"{path}/approve", {"all": True}).json["approved"] == []
+
+
+def test_only_what_was_read_is_approved(reviewer, server, path):
+    rows = [{"id": str(row.pk), "digest": row.digest} for row in server.definitions.tools()]
+    Definition.objects.filter(name="two").update(digest="changed meanwhile")
+    answer = reviewer.post(f"{path}/approve", {"definitions": rows})
+    assert answer.json == {"approved": ["one"], "skipped": ["two"], "waiting": 3}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"all": False},
+        {"definitions": []},
+        {
+            "all": True,
+            "definitions": [{"id": "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11", "digest": ""}],
+        },
+        {"definitions": [{"id": "x", "digest": "y"}]},
+        {"definitions": [{"id": "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"}]},
+    ],
+)
+def test_an_approval_says_what_is_approved(reviewer, path, body):
+    answer = reviewer.post(f"{path}/approve", body)
+    assert (answer.status, answer.code) == (400, "invalid")
+    assert answer.json["field"].startswith("definitions")
+    assert not Definition.objects.exclude(pinned_digest="").exists()
+
+
+def test_one_definition_is_approved_as_it_was_read(reviewer, server, path):
+    row = one(server)
+    address = f"{path}/definitions/{row.pk}"
+    late = reviewer.post(f"{address}/approve", {"digest": "what was shown before"})
+    assert (late.status, late.code) == (409, "nothing_approved")
+    done = reviewer.post(f"{address}/approve", {"digest": row.digest})
+    assert (done.json["state"], done.json["approved_digest"]) == ("approved", row.digest)
+    assert done.json["approved_declaration"] == row.payload
+    back = reviewer.delete(f"{address}/approve")
+    assert (back.json["state"], back.json["approved_declaration"]) == ("pending", None)
+
+
+def test_one_definition_is_switched_off(acme, server, path):
+    operator = rest.as_role(acme, Role.OPERATOR)
+    address = f"{path}/definitions/{one(server).pk}"
+    assert operator.patch(address, {"enabled": False}).json["enabled"] is False
+    assert operator.get(address).json["enabled"] is False
+    assert operator.patch(address, {}).json["field"] == "enabled"
+
+
+def test_another_servers_definition_is_not_found_here(acme, reviewer, server, path):
+    other = Server.objects.create(
+        organization=acme, scope_id=acme.pk, name="t", slug="t", transport_type="http"
+    )
+    answer = reviewer.get(f"mcp-servers/{other.pk}/definitions/{one(server).pk}")
+    assert (answer.status, answer.json["field"]) == (404, "definition_id")
+
+
+def test_a_list_takes_the_same_queries_for_any_number_of_rows(
+    acme, reviewer, server, path, django_assert_num_queries
+):
+    reviewer.get(f"{path}/tools")
+    for number in range(20):
+        Definition.objects.create(
+            organization=acme, server=server, kind="tool", name=f"t{number}", digest="d", payload={}
+        )
+    with django_assert_num_queries(3):  # the token, the server, the definitions
+        assert len(reviewer.get(f"{path}/tools").json["results"]) == 22

@@ -1,0 +1,131 @@
+"""REST as a client sees it: every answer is checked against the OpenAPI document."""
+
+import json
+from functools import cache
+from typing import Any
+
+from django.http import StreamingHttpResponse
+from django.test import Client
+from django.urls import resolve
+from drf_spectacular.generators import SchemaGenerator
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
+
+from agents.models import Agent
+from bonobot.tenancy.models import Organization, User
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
+from tests.agents import casting
+
+PROBLEM = "application/problem+json"
+
+
+class Answer:
+    """What came back."""
+
+    def __init__(self, response: Any) -> None:
+        self.status: int = response.status_code
+        self.headers = response.headers
+        self.text = "" if isinstance(response, StreamingHttpResponse) else response.content.decode()
+        self.json: Any = json.loads(self.text) if self.text else None
+
+    @property
+    def code(self) -> str:
+        """The problem's code."""
+        return str(self.json["code"])
+
+    def __repr__(self) -> str:
+        return f"{self.status} {self.text[:2000]}"
+
+
+class Rest:
+    """A client with a token or a signed-in person."""
+
+    def __init__(self, token: str = "", user: User | None = None, *, csrf: bool = False) -> None:
+        self._client = Client(enforce_csrf_checks=csrf, raise_request_exception=False)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        if user is not None:
+            self._client.force_login(user)
+
+    def get(self, path: str, **headers: str) -> Answer:
+        """GET `/api/<path>`, or a whole address."""
+        return self.send("GET", path, None, **headers)
+
+    def post(self, path: str, body: Any = None, **headers: str) -> Answer:
+        """POST a JSON body."""
+        return self.send("POST", path, body, **headers)
+
+    def put(self, path: str, body: Any = None, **headers: str) -> Answer:
+        """PUT a JSON body."""
+        return self.send("PUT", path, body, **headers)
+
+    def patch(self, path: str, body: Any = None, **headers: str) -> Answer:
+        """PATCH with a JSON body."""
+        return self.send("PATCH", path, body, **headers)
+
+    def delete(self, path: str, **headers: str) -> Answer:
+        """DELETE."""
+        return self.send("DELETE", path, None, **headers)
+
+    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Answer:
+        """Send a request (bytes go as they are) and check the answer against the document."""
+        whole = path.removeprefix("http://testserver")
+        whole = whole if whole.startswith("/") else f"/api/{path}"
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        response = self._client.generic(
+            method,
+            whole,
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode(),
+            content_type=named.pop("Content-Type", "application/json"),
+            headers=self._headers | named,
+        )
+        answer = Answer(response)
+        check(method, whole.partition("?")[0], answer)
+        return answer
+
+
+def as_role(where: Organization, role: Role, agent: Agent | None = None) -> Rest:
+    """Return a client with a new token of this role."""
+    boss = casting.administrator(where)
+    _, text = issue(boss, name=f"{role} token", role=role, agent_id=agent.pk if agent else None)
+    return Rest(text)
+
+
+def as_administrator(name: str = "root") -> Rest:
+    """Return a client of a signed-in platform administrator."""
+    return Rest(user=User.objects.create_superuser(name, password="pw-for-tests"))
+
+
+@cache
+def document() -> dict[str, Any]:
+    """Return the OpenAPI document."""
+    generated: dict[str, Any] = SchemaGenerator().get_schema(request=None, public=True)
+    return json.loads(json.dumps(generated))
+
+
+def validator(*path: str) -> Draft202012Validator:
+    """Return a validator of the schema at this place in the document."""
+    whole = Resource.from_contents(document(), default_specification=DRAFT202012)
+    place = "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
+    registry = Registry().with_resource("urn:api", whole)
+    return Draft202012Validator({"$ref": f"urn:api#/{place}"}, registry=registry)
+
+
+def check(method: str, path: str, answer: Answer) -> None:
+    """Fail unless the document says that this operation answers like that."""
+    assert answer.status < 500 or answer.json["code"] != "internal_error", answer
+    template = "/" + resolve(path).route.replace("<str:", "{").replace(">", "}")
+    place = ("paths", template, method.lower())
+    operation = document()["paths"].get(template, {}).get(method.lower())
+    if operation is None or answer.status in (405, 413, 415):
+        return
+    described = operation["responses"].get(str(answer.status))
+    assert described, f"{method} {path}: the document has no {answer!r}"
+    if answer.json is None:
+        return
+    kind = answer.headers["Content-Type"].partition(";")[0]
+    assert (kind == PROBLEM) == (answer.status >= 400), answer
+    schema = validator(*place, "responses", str(answer.status), "content", kind, "schema")
+    errors = [f"{e.json_path}: {e.message[:300]}" for e in schema.iter_errors(answer.json)]
+    assert not errors, f"{method} {path}: {errors}"
