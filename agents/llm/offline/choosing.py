@@ -14,12 +14,14 @@ from itertools import pairwise
 from agents.llm.offline.evidence import STRONG, Found, found_in
 from agents.llm.offline.filling import Context, Filling, fill
 from agents.llm.offline.words import (
+    ASKING,
     CHANGING_STEMS,
     HARMFUL_STEMS,
     WEAK_STEMS,
     also,
     content,
     stems,
+    words,
 )
 from agents.llm.port import ToolSpec
 
@@ -36,6 +38,7 @@ ENOUGH_TO_CALL = 0.2  # a score
 ENOUGH_TO_ASK = 0.3
 MISSING_PENALTY = 0.75
 UNSAID_PENALTY = 0.6
+DEED_BONUS = 0.15  # for saying what the tool does: the last word of its name
 VALUES_BONUS = 0.35
 PHRASE_BONUS = 0.2
 MAX_UNKNOWN = 2  # words beside a URL: "summarise https://…"
@@ -123,6 +126,7 @@ class _Query:
         # Not what stands in an address or a quotation: it is about something else.
         self.apart = [f for f in found if f.kind in APART]
         self.terms = self._terms(self.apart)
+        self.asking = not ASKING.isdisjoint(words(text)[:1])
 
     def _terms(self, apart: Iterable[Found]) -> list[str]:
         plain = list(self.text)
@@ -152,8 +156,10 @@ class _Query:
         fits = _covered(filling, terms, matched) if by_words else self._taken_up(filling, terms)
         if _unsaid(HARMFUL_STEMS, tool, terms):
             score = 0.0
-        if _unsaid(CHANGING_STEMS, tool, terms):
+        if _unsaid(CHANGING_STEMS, tool, [] if self.asking else terms):
             score *= UNSAID_PENALTY
+        elif set(stems(tool.name)[-1:]) <= set(terms):
+            score += DEED_BONUS
         return Candidate(filling, score, score >= enough and fits, by_words)
 
     def _taken_up(self, filling: Filling, terms: Sequence[str]) -> bool:

@@ -46,9 +46,9 @@ def rest_of(text: str, slot: Slot, tool_name: str, taken: Iterable[Span]) -> Spa
     fit = [(start, end) for start, end in rests if words(text[start:end])]
     if slot.kind == "word":
         # One word is easily anything: only behind what the tool does, "checkout dev".
-        deed = stem(words(tool_name)[-1])
+        deed = {stem(word) for word in words(tool_name)[-1:]}
         fit = [(a, b) for a, b in fit if b - a == len(text[a:b].split()[0])]
-        fit = [(a, b) for a, b in fit if deed in {stem(word) for word in words(text[:a])}]
+        fit = [(a, b) for a, b in fit if deed <= {stem(word) for word in words(text[:a])}]
     return max(fit, key=lambda span: span[1] - span[0], default=None)
 
 

@@ -37,6 +37,11 @@ GREETING = re.compile(
     r"|who are you|what are you|what (?:can|do) you do|what tools.*)\b[^\n]{0,40}",
     re.I,
 )
+CANCEL = re.compile(
+    r"\s*(?:no|nope|nothing|never ?mind|cancel|stop|forget (?:it|that))\b[ ,]*(?:thanks"
+    r"|thank you)?[.!\s]*",
+    re.I,
+)
 
 
 @dataclass
@@ -129,11 +134,14 @@ def _to_words(
     context = _context(before, instructions)
     if commands:
         return _run(commands, tools, context, notices)
-    index = Index(tools)
-    decided = plan(said[:MAX_TEXT], index, context, _asked(before))
+    asked = _asked(before)
+    if asked and CANCEL.fullmatch(said):
+        return Answer(text="All right, nothing was run.")
+    greeted = GREETING.fullmatch(said)
+    decided = plan(said[:MAX_TEXT], Index(tools), context, None if greeted else asked)
     if decided.calls or decided.question:
         return _decided(decided)
-    if GREETING.fullmatch(said) and not decided.nearby:
+    if greeted and not decided.nearby:
         return Answer(text=telling.introduction(tools, notices))
     return Answer(text=telling.nothing_fits(tools, decided.nearby, notices))
 

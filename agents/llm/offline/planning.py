@@ -152,7 +152,7 @@ class _Parts:
             inner = self._split(piece)
             if inner is None:
                 name = candidate.filling.tool.name
-                self.named[name] = stems(name)[-1] in stems(piece)
+                self.named[name] = set(stems(name)[-1:]) <= set(stems(piece))
             return inner or list(_each(candidate.filling))
         return self._split(piece)
 

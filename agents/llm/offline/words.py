@@ -33,6 +33,10 @@ CHANGING = listed(
     "add apply commit create edit insert merge move post publish push put rename send set submit "
     "update upload write"
 )
+# A message that begins so wants to know something: "show commits" is not "commit".
+ASKING = listed(
+    "show give get print display see view list read what whats which who when where how is are"
+)
 SYNONYMS = {
     "add": ("sum", "plus"),
     "clock": ("time",),

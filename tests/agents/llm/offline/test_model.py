@@ -136,6 +136,20 @@ async def test_a_new_wish_ends_a_question() -> None:
     ]
 
 
+async def test_a_question_can_be_dropped() -> None:
+    chat = Chat(tools.of("git"))
+    await chat.say("/git_commit in /r")
+    reply = await chat.say("never mind, thanks")
+    assert (called(reply), reply.text) == ([], "All right, nothing was run.")
+    await chat.say("/git_commit in /r")
+    assert "not a language model" in (await chat.say("help")).text
+
+
+async def test_a_tool_whose_name_has_no_latin_letters_is_harmless() -> None:
+    odd = ToolSpec("工具", "Shows the time", {"properties": {"x": {}}, "required": ["x"]})
+    assert (await Chat([odd, *TIME]).say("show the time and the time in Tokyo")).calls
+
+
 async def test_the_repository_is_found_where_the_conversation_has_it() -> None:
     chat = Chat(tools.of("git"), "You help with code.\nThe repository is at /srv/code.")
     assert called(await chat.say("Show the last 3 commits")) == [
