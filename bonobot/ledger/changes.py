@@ -43,7 +43,6 @@ class Change:
 class _Pending:
     """What the outermost change of a thread writes at its end."""
 
-    running: list[Change] = field(default_factory=list)
     done: list[tuple[Change, datetime]] = field(default_factory=list)
     bumped: set[UUID] = field(default_factory=set)
 
@@ -83,25 +82,8 @@ def change(
         details={} if details is None else details,
         governed=governed,
     )
-    outermost = _thread.pending is None
-    pending = _thread.pending = _thread.pending or _Pending()
-    before = len(pending.done)
-    pending.running.append(one)
-    try:
-        with transaction.atomic():
-            yield one
-            pending.done.append((one, datetime.now(UTC)))
-            if governed:
-                pending.bumped.add(organization_id)
-            if outermost:
-                _write(pending)
-    except BaseException:
-        del pending.done[before:]
-        raise
-    finally:
-        pending.running.remove(one)
-        if outermost:
-            _thread.pending = None
+    with _recorded(one):
+        yield one
 
 
 def record(
@@ -140,6 +122,27 @@ def bump(organization_id: UUID) -> None:
         store.bump(Database(transaction.get_connection()), organization_id)
     else:
         pending.bumped.add(organization_id)
+
+
+@contextmanager
+def _recorded(one: Change) -> Iterator[None]:
+    outermost = _thread.pending is None
+    pending = _thread.pending = _thread.pending or _Pending()
+    before = len(pending.done)
+    try:
+        with transaction.atomic():
+            yield
+            pending.done.append((one, datetime.now(UTC)))
+            if one.governed:
+                pending.bumped.add(one.organization_id)
+            if outermost:
+                _write(pending)
+    except BaseException:
+        del pending.done[before:]
+        raise
+    finally:
+        if outermost:
+            _thread.pending = None
 
 
 def _write(pending: _Pending) -> None:

@@ -21,6 +21,10 @@ from uuid import UUID, uuid4
 from rich.console import Console
 from rich.table import Table
 
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.entries import Admission, Charge, Opening, Reserve, Settlement
+from bonobot.ledger.writer import close, writer
+
 ROOT = Path(__file__).resolve().parents[2]
 POSTGRES = os.environ.get("BENCH_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres")
 CONCURRENCY = (1, 8, 32)
@@ -29,56 +33,64 @@ WARM_S = 0.5
 NEVER = 10**9  # a limit that isn't reached
 
 
-async def calls(organization_id: UUID, *, concurrency: int, seconds: float) -> list[float]:
-    """Make calls for some seconds; return how long each waited for the ledger, in ms."""
-    from bonobot.ledger.actors import Actor
-    from bonobot.ledger.entries import Admission, Charge, Opening, Reserve, Settlement
-    from bonobot.ledger.writer import writer
+class Caller:
+    """One session of one agent, whose calls all touch the same cells."""
 
-    agent_id, server_id, session_id = uuid4(), uuid4(), uuid4()
-    budgets = [f"budget:{organization_id}:agent:{agent_id}:{unit}" for unit in ("calls", "money")]
-    charges = tuple(
-        Charge(f"rate:{organization_id}:{scope}", NEVER, NEVER) for scope in ("agent", "token")
-    )
-    waits: list[float] = []
+    def __init__(self, organization_id: UUID) -> None:
+        self.organization_id = organization_id
+        self.agent_id, self.server_id, self.session_id = uuid4(), uuid4(), uuid4()
+        cell = f"{organization_id}:agent:{self.agent_id}"
+        self.budgets = [f"budget:{cell}:{unit}" for unit in ("calls", "microusd")]
+        self.rates = [f"rate:{cell}", f"rate:{organization_id}:token"]
 
-    async def one() -> None:
+    def admission(self) -> Admission:
+        """Return a call that asks for two budgets and two rates."""
         opening = Opening(
             call_id=uuid4(),
-            organization_id=organization_id,
+            organization_id=self.organization_id,
             action="agent_tool_call",
             event_type="call",
             resource_type="mcp_tool",
             resource_id="mcp_time_get_current_time",
-            actor=Actor("session", str(session_id), "assistant"),
+            actor=Actor("session", str(self.session_id), "assistant"),
             decision="allow",
             rule="policy:agent",
             details={"arguments": {"timezone": "Asia/Tokyo", "note": "x" * 200}, "via": "session"},
-            agent_id=agent_id,
+            agent_id=self.agent_id,
             agent_name="assistant",
-            server_id=server_id,
+            server_id=self.server_id,
             server_name="time",
             tool_name="get_current_time",
-            session_id=session_id,
+            session_id=self.session_id,
         )
-        reserves = tuple(Reserve(key, NEVER, 1000) for key in budgets)
-        began = time.perf_counter()
-        await writer().admit_async(Admission(opening, reserves, charges, generation=0))
-        await writer().settle_async(
-            Settlement(
-                call_id=opening.call_id,
-                organization_id=organization_id,
-                outcome="ok",
-                duration_ms=12,
-                details={"execution_time_ms": 12, "output": "0" * 64},
-                actuals=tuple((key, 1000, 900) for key in budgets),
-            )
+        reserves = tuple(Reserve(key, NEVER, 1000) for key in self.budgets)
+        charges = tuple(Charge(key, NEVER, NEVER) for key in self.rates)
+        return Admission(opening, reserves, charges, generation=0)
+
+    def settlement(self, admission: Admission) -> Settlement:
+        """Return how that call ended."""
+        return Settlement(
+            call_id=admission.opening.call_id,
+            organization_id=self.organization_id,
+            outcome="ok",
+            duration_ms=12,
+            details={"execution_time_ms": 12, "output": "0" * 64},
+            actuals=tuple((key, 1000, 900) for key in self.budgets),
         )
-        waits.append((time.perf_counter() - began) * 1000)
+
+
+async def calls(organization_id: UUID, *, concurrency: int, seconds: float) -> list[float]:
+    """Make calls for some seconds; return how long each waited for the ledger, in ms."""
+    caller = Caller(organization_id)
+    waits: list[float] = []
 
     async def work(until: float) -> None:
         while time.monotonic() < until:
-            await one()
+            admission = caller.admission()
+            began = time.perf_counter()
+            await writer().admit_async(admission)
+            await writer().settle_async(caller.settlement(admission))
+            waits.append((time.perf_counter() - began) * 1000)
 
     until = time.monotonic() + seconds
     await asyncio.gather(*[work(until) for _ in range(concurrency)])
@@ -92,8 +104,7 @@ def measure() -> None:
 
     django.setup()
     call_command("migrate", "ledger", verbosity=0)
-    from bonobot.ledger.verify import verify
-    from bonobot.ledger.writer import close
+    from bonobot.ledger.verify import verify  # its models need the settings
 
     organization_id = uuid4()
     for concurrency in CONCURRENCY:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
@@ -45,6 +46,7 @@ def locked(transactional_db: None) -> Callable[[], AbstractContextManager[None]]
     @contextmanager
     def hold() -> Iterator[None]:
         other = committing.connect()
+        other.connection.inc_thread_sharing()  # tests with a loop let go in another thread
         other.begin()
         if not other.is_sqlite:
             other.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -182,12 +184,13 @@ def test_a_commit_that_failed_is_done_again(
 def test_a_call_that_may_have_been_opened_behind_its_deadline_is_closed(
     start_writer: Start, opening: Make, commits: Commits
 ) -> None:
-    writer = start_writer(deadline_s=0.2)
+    writer = start_writer(deadline_s=1)
     commits.lost, commits.held = {1}, threading.Event()
-    call = opening()
+    call, deadline = opening(), time.monotonic() + 1
     future = writer.admit(Admission(call, (Reserve("budget:x", 10, 7),)))
     assert commits.reached.wait(WAIT_S)
-    threading.Timer(0.3, commits.held.set).start()  # the commit takes longer than the deadline
+    eventually(lambda: time.monotonic() > deadline)
+    commits.held.set()
     assert isinstance(future.exception(WAIT_S), AuditUnavailable)
     _cancelled(call)
 
@@ -264,7 +267,7 @@ async def test_a_loop_waits_no_longer_than_its_deadline_for_a_writer_that_hangs(
     start_writer: Start, opening: Make, commits: Commits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writers, "GRACE_S", 0.1)
-    writer = start_writer(deadline_s=0.1)
+    writer = start_writer(deadline_s=0.5)
     commits.held = threading.Event()
     call = opening()
     with pytest.raises(AuditUnavailable):
