@@ -30,7 +30,8 @@ from mcp_servers.registration import add, switch
 
 USERNAME = "admin"
 INSTRUCTIONS = """You help people find out what time it is, and what happened in a git repository.
-Use the tools. Say plainly what you did, and what did not work."""
+Use the tools. Say plainly what you did, and what did not work.
+The repository is at {repository}."""
 # The agent may read the repository; what writes is left out, so that a refusal can be seen too.
 ALLOWED = (
     "mcp_time_*",
@@ -78,7 +79,7 @@ def create_demo() -> Demo:
             name="Demo",
             slug="demo",
             description="Knows the time, and this repository's history",
-            instructions=INSTRUCTIONS,
+            instructions=INSTRUCTIONS.format(repository=_repository()),
             model_endpoint=endpoint,
         ),
     )

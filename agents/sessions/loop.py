@@ -65,9 +65,9 @@ async def run(hold: Hold) -> None:
     except Lost:
         logger.warning("session %s is held by another runner now", hold.session_id)
     except TimeoutError:
-        await _fail(hold, Bound("The time for one message is over.", code="time_exhausted"))
+        await fail(hold, Bound("The time for one message is over.", code="time_exhausted"))
     except Problem as problem:
-        await _fail(hold, problem)
+        await fail(hold, problem)
     finally:
         await asyncio.shield(calls.release(_holder(hold)))
 
@@ -84,7 +84,8 @@ async def cancel(hold: Hold) -> None:
         logger.warning("session %s was lost before it could be cancelled", hold.session_id)
 
 
-async def _fail(hold: Hold, problem: Problem) -> None:
+async def fail(hold: Hold, problem: Problem) -> None:
+    """Write why the run ended; what was begun is closed as unknown."""
     orm = runtime().orm
     try:
         await _recover(hold)

@@ -6,9 +6,12 @@ import os
 from time import monotonic
 from uuid import UUID
 
+from django.db import Error as DatabaseFault
+
 from agents.llm import port
 from agents.sessions import loop, rows, runners
 from agents.sessions.runners import Hold
+from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
 
 logger = logging.getLogger(__name__)
@@ -25,7 +28,6 @@ class SessionRunner:
     def __init__(self) -> None:
         self.runner_id: UUID | None = None
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
-        self._holds: dict[UUID, Hold] = {}
         self._cancelled: set[UUID] = set()
         self._draining = False
         self._watch: asyncio.Task[None] | None = None
@@ -51,7 +53,6 @@ class SessionRunner:
         hold = await runtime().orm(runners.claim, session_id, self.runner_id)
         if hold is None or session_id in self._tasks:
             return None
-        self._holds[session_id] = hold
         task = asyncio.create_task(self._run(hold), name=f"session {session_id}")
         self._tasks[session_id] = task
         return task
@@ -59,7 +60,7 @@ class SessionRunner:
     async def _run(self, hold: Hold) -> None:
         again = False
         try:
-            await loop.run(hold)
+            await self._outcome(hold)
             again = True
         except asyncio.CancelledError:
             if hold.session_id in self._cancelled:
@@ -68,24 +69,54 @@ class SessionRunner:
                 await runtime().orm(runners.hand_back, hold)
         finally:
             self._tasks.pop(hold.session_id, None)
-            self._holds.pop(hold.session_id, None)
             self._cancelled.discard(hold.session_id)
         if again:
             # A message that came while the run ended queued the session again.
             await self.take(hold.session_id)
 
+    async def _outcome(self, hold: Hold) -> None:
+        """Run a session; a fault of ours ends it with a code instead of leaving it hanging."""
+        try:
+            await loop.run(hold)
+        except Exception:
+            # This is where a task of the worker ends up: nobody above could tell the person.
+            logger.exception("session %s ended by a fault", hold.session_id)
+            fault = Problem(
+                "Something went wrong in Bonobot itself; the log says more.",
+                code="internal_error",
+                remedy="Send the message again; if it stays so, tell the administrator.",
+            )
+            await loop.fail(hold, fault)
+
     async def _beat(self) -> None:
         last = 0.0
-        while self.runner_id is not None:
-            if monotonic() - last >= runners.BEAT_S and monotonic() - runtime().ticked_at < STUCK_S:
-                await runtime().orm(runners.beat, self.runner_id)
-                last = monotonic()
-            if self._tasks:
-                await self._fulfil_cancels(self.runner_id)
+        while not self._draining:
+            try:
+                if monotonic() - last >= runners.BEAT_S and self._ticks():
+                    await self.begin()
+                    await self._let_go_of_orphans()
+                    last = monotonic()
+                if self._tasks:
+                    await self._fulfil_cancels()
+            except DatabaseFault as fault:
+                # A database that is away comes back; until then the lease runs out, as it should.
+                logger.warning("the runner's heartbeat could not be written: %s", fault)
             await asyncio.sleep(WATCH_S)
 
-    async def _fulfil_cancels(self, runner_id: UUID) -> None:
-        for session_id in await runtime().orm(rows.cancelled, runner_id):
+    def _ticks(self) -> bool:
+        return monotonic() - runtime().ticked_at < STUCK_S
+
+    async def _let_go_of_orphans(self) -> None:
+        """Queue sessions again that are ours by their rows, but that no task here runs."""
+        if self.runner_id is not None:
+            running = set(self._tasks)
+            for session_id in await runtime().orm(runners.orphans, self.runner_id, running):
+                logger.warning("session %s was held by nobody and is queued again", session_id)
+
+    async def _fulfil_cancels(self) -> None:
+        if self.runner_id is None:
+            return
+        for session_id in await runtime().orm(rows.cancelled, self.runner_id):
             if task := self._tasks.get(session_id):
                 self._cancelled.add(session_id)
                 task.cancel()

@@ -7,6 +7,7 @@ fence that each new holder raises by one; whoever holds an older fence can write
 import logging
 import os
 import socket
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -92,6 +93,22 @@ def hand_back(hold: Hold) -> None:
     Session.objects.filter(pk=hold.session_id, fence=hold.fence).update(
         runner=None, status=Session.Status.QUEUED
     )
+
+
+def orphans(runner_id: UUID, running: Collection[UUID]) -> list[UUID]:
+    """Queue again what this runner holds without running it, and return it.
+
+    A claim is committed before its task begins, so only what was claimed a while ago counts.
+    """
+    idle = Session.objects.filter(
+        runner_id=runner_id, status=Session.Status.RUNNING, updated_at__lt=deadline()
+    ).exclude(pk__in=running)
+    found = list(idle.values_list("pk", flat=True))
+    for session_id in found:
+        idle.filter(pk=session_id).update(
+            runner=None, status=Session.Status.QUEUED, updated_at=timezone.now()
+        )
+    return found
 
 
 def forgotten(queued_before: timedelta = timedelta(seconds=10)) -> list[UUID]:

@@ -100,3 +100,26 @@ def test_only_a_beating_runner_counts_as_alive():
     assert runners.any_alive()
     grow_old(one)
     assert not runners.any_alive()
+
+
+def test_what_a_living_runner_holds_without_running_it_is_queued_again(session):
+    one = runners.register()
+    runners.claim(session.pk, one)
+    Session.objects.update(updated_at=timezone.now() - timedelta(minutes=1))
+    assert runners.orphans(one, {session.pk}) == []
+    assert runners.orphans(one, set()) == [session.pk]
+    session.refresh_from_db()
+    assert session.status == Session.Status.QUEUED
+
+
+def test_what_was_claimed_a_moment_ago_is_no_orphan(session):
+    one = runners.register()
+    runners.claim(session.pk, one)
+    assert runners.orphans(one, set()) == []
+
+
+def test_a_runner_whose_row_is_gone_knows_it():
+    one = runners.register()
+    assert runners.beat(one)
+    Runner.objects.all().delete()
+    assert not runners.beat(one)
