@@ -7,17 +7,7 @@ from typing import Any, Literal
 from bonobot.lib.masking import MASK, mask, names_secret
 from bonobot.lib.problems import Problem
 from mcp_servers.notices import Notice
-
-Placement = Literal["header", "env", "auth"]
-
-
-@dataclass(frozen=True, slots=True)
-class SecretValue:
-    """A value that is sealed when it is stored: where it goes, its name, and (unseen) itself."""
-
-    placement: Placement
-    name: str
-    value: str = field(repr=False)
+from mcp_servers.secret_values import SecretValue, put_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +52,8 @@ class Entry:
 
     def configuration(self) -> dict[str, Any]:
         """Return the server as the registry takes it (`ServerSpec(**…)`), secrets included."""
-        endpoint = dict(self.endpoint_config)
-        auth: dict[str, Any] = {"type": self.auth_type, **self.auth_config}
-        members = {"env": "env", "header": "headers"}
-        for secret in self.secrets:
-            if secret.placement == "auth":
-                auth[secret.name] = secret.value
-            else:
-                endpoint.setdefault(members[secret.placement], {})[secret.name] = secret.value
+        public_auth = {"type": self.auth_type, **self.auth_config}
+        endpoint, auth = put_back(self.endpoint_config, public_auth, self.secrets)
         return {
             "name": self.name,
             "transport_type": self.transport_type,

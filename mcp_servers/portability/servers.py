@@ -12,9 +12,10 @@ from bonobot.lib.untrusted import visible
 from mcp_servers.naming import slugify
 from mcp_servers.portability import signing
 from mcp_servers.portability.collecting import Collector, Labels
-from mcp_servers.portability.entries import Entry, SecretValue
+from mcp_servers.portability.entries import Entry
 from mcp_servers.portability.reader import Node
 from mcp_servers.portability.shapes import TRANSPORT_KEYS, URL_KEYS, Found
+from mcp_servers.secret_values import SecretValue
 
 Transport = Literal["stdio", "http", ""]
 Members = dict[str, Node]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from mcp_servers.portability.entries import SecretValue
+from mcp_servers.secret_values import SecretValue
 
 AUTH_TYPES = ("none", "bearer_token", "api_key", "oauth2")
 OAUTH_PUBLIC = frozenset(("client_id", "scopes", "token_url"))

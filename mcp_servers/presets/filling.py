@@ -1,0 +1,146 @@
+"""Fill a preset's parameters: pure, the same for the catalogue's entries and for rows.
+
+Whoever fills a preset chooses values, never the command: a value can't become an option, a second
+line, or anything else than the text in its place.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import re2
+
+from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.untrusted import visible
+from mcp_servers.placeholders import references
+from mcp_servers.secret_values import MEMBERS, Placement, SecretValue
+
+LONGEST_VALUE = 4096
+_PLACEMENTS: dict[str, Placement] = {member: placement for placement, member in MEMBERS.items()}
+_SEALED = frozenset(("token", "key", "client_secret"))
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+class Fillable(Protocol):
+    """What a preset brings along, as a row or as an entry of the catalogue."""
+
+    @property
+    def endpoint_config(self) -> Mapping[str, Any]:
+        """Where the server is, with `${NAME}` for what a person fills."""
+
+    @property
+    def auth_config(self) -> Mapping[str, Any]:
+        """How we sign in, likewise."""
+
+    @property
+    def parameters(self) -> list[dict[str, Any]]:
+        """What is to be filled: name, label, secret, required, default, help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A preset with values: public parts, secrets apart, and what is wrong with the values."""
+
+    endpoint_config: dict[str, Any] = field(repr=False)
+    auth_config: dict[str, Any] = field(repr=False)
+    secrets: tuple[SecretValue, ...]
+    problems: tuple[Problem, ...]
+
+
+def complete(preset: Fillable, values: Mapping[str, str]) -> Filled:
+    """Return the configuration that `values` (by parameter, in any case of letters) make.
+
+    Members whose optional parameters stay empty are left out. Problems have the parameter's name
+    as their field: `missing_value`, `bad_value`, `unknown_parameter`.
+    """
+    given = {name.upper(): value for name, value in values.items()}
+    known = {parameter["name"].upper(): parameter for parameter in preset.parameters}
+    problems = [*_unknown(given, known)]
+    texts: dict[str, str] = {}
+    for name, parameter in known.items():
+        value = given.get(name) or str(parameter.get("default") or "")
+        if problem := _judge(parameter, value):
+            problems.append(problem)
+        texts[parameter["name"]] = str(value)
+    return Filled(*_put(preset, texts), problems=tuple(problems))
+
+
+def _unknown(given: Mapping[str, str], known: Mapping[str, Any]) -> Iterator[Problem]:
+    for name in given.keys() - known.keys():
+        shown = visible(name, 64)
+        listed = ", ".join(f"`{each}`" for each in known) or "none"
+        yield Invalid(
+            f"The preset has no parameter `{shown}`.",
+            code="unknown_parameter",
+            field=shown,
+            remedy=f"Its parameters: {listed}.",
+        )
+
+
+def _judge(parameter: Mapping[str, Any], value: Any) -> Problem | None:
+    name, label = parameter["name"], parameter.get("label") or parameter["name"]
+    if value == "":
+        if not parameter.get("required", True):
+            return None
+        help_text = parameter.get("help") or "Fill it in."
+        return Invalid(f"{label} is missing.", code="missing_value", field=name, remedy=help_text)
+    expected = _wrong(parameter, value)
+    if not expected:
+        return None
+    return Invalid(
+        f"{label} {expected}.",
+        code="bad_value",
+        field=name,
+        remedy=parameter.get("help") or "Correct it.",
+    )
+
+
+def _wrong(parameter: Mapping[str, Any], value: Any) -> str:
+    """Return what a value should be and isn't, or ""."""
+    if not isinstance(value, str):
+        return "must be text"
+    if len(value) > LONGEST_VALUE or _CONTROL.search(value):
+        return f"must be one line of at most {LONGEST_VALUE} characters"
+    if value.startswith("-") and not parameter.get("secret"):
+        return "must not begin with `-`, which programs take for an option"
+    pattern = parameter.get("pattern")
+    if pattern and re2.fullmatch(pattern, value) is None:
+        return "does not look as it should"
+    return ""
+
+
+def _put(
+    preset: Fillable, texts: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Any], tuple[SecretValue, ...]]:
+    endpoint: dict[str, Any] = {}
+    secrets: list[SecretValue] = []
+    for member, value in preset.endpoint_config.items():
+        if (placement := _PLACEMENTS.get(member)) is not None:
+            filled = ((name, _text(template, texts)) for name, template in value.items())
+            secrets += [SecretValue(placement, n, text) for n, text in filled if text is not None]
+        elif isinstance(value, list):
+            found = (_text(each, texts) for each in value)
+            endpoint[member] = [text for text in found if text is not None]
+        elif (text := _text(str(value), texts)) is not None:
+            endpoint[member] = text
+    auth: dict[str, Any] = {}
+    for member, template in preset.auth_config.items():
+        text = _text(str(template), texts)
+        if text is None:
+            continue
+        if member in _SEALED:
+            secrets.append(SecretValue("auth", member, text))
+        else:
+            auth[member] = text
+    return endpoint, auth, tuple(secrets)
+
+
+def _text(template: str, texts: Mapping[str, str]) -> str | None:
+    """Return a template filled once, or None where a parameter in it stays empty."""
+    named = {found.text: texts.get(found.name, "") for found in references(template)}
+    if not all(named.values()):
+        return None
+    return re.sub(
+        r"\$\{[A-Za-z0-9_]+\}", lambda match: named.get(match.group(), match.group()), template
+    )

@@ -1,0 +1,129 @@
+"""The shipped catalogue keeps its own schema, and each entry can be added."""
+
+import json
+from typing import Any
+
+import pytest
+
+from bonobot.lib.problems import Invalid
+from mcp_servers.launchers import check_launcher
+from mcp_servers.placeholders import references
+from mcp_servers.presets import catalogue
+from mcp_servers.presets.catalogue import CatalogueEntry, fill, load, read
+from mcp_servers.scanning import scan
+
+LAUNCHERS = {"npx", "uvx"}
+every_entry = pytest.mark.parametrize("entry", load(), ids=lambda entry: entry.slug)
+
+
+def texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value
+    return [text for each in inner for text in texts(each)]
+
+
+def named(value: Any) -> set[str]:
+    return {found.name for text in texts(value) for found in references(text)}
+
+
+def test_there_is_enough_to_choose_from() -> None:
+    slugs = [entry.slug for entry in load()]
+    assert len(slugs) >= 15
+    assert len(set(slugs)) == len(slugs)
+    assert {"everything", "filesystem", "time", "git", "fetch", "azure"} <= set(slugs)
+
+
+@every_entry
+def test_each_parameter_is_used_and_each_reference_declared(entry: CatalogueEntry) -> None:
+    declared = {parameter["name"] for parameter in entry.parameters}
+    assert len(declared) == len(entry.parameters)
+    assert named([entry.endpoint_config, entry.auth_config]) == declared
+
+
+@every_entry
+def test_secrets_stand_only_where_values_are_sealed(entry: CatalogueEntry) -> None:
+    hidden = {parameter["name"] for parameter in entry.parameters if parameter["secret"]}
+    open_parts = [
+        value for name, value in entry.endpoint_config.items() if name not in ("env", "headers")
+    ]
+    assert not hidden & named(open_parts)
+
+
+@every_entry
+def test_each_program_is_pinned_to_the_version_that_is_proved(entry: CatalogueEntry) -> None:
+    if entry.transport_type == "http":
+        assert entry.proof["kind"] == "documentation"
+        return
+    command, args = entry.endpoint_config["command"], entry.endpoint_config["args"]
+    assert check_launcher(command, args, allowed=LAUNCHERS) == ()
+    assert f"{entry.proof['package']}@{entry.proof['version']}" in args
+    assert command == {"npm": "npx", "pypi": "uvx"}[entry.proof["registry"]]
+    assert entry.program
+
+
+@every_entry
+def test_nothing_hides_in_an_entry(entry: CatalogueEntry) -> None:
+    assert scan(entry.columns()) == ()
+
+
+@every_entry
+def test_each_entry_can_be_filled_by_what_its_form_asks(entry: CatalogueEntry) -> None:
+    examples = {"/.+": "/srv/x", r"https://[^\s]+": "https://x.example/mcp"}
+    values = {
+        parameter["name"]: examples.get(parameter.get("pattern", ""), "value")
+        for parameter in entry.parameters
+        if parameter["required"] and not parameter["default"]
+    }
+    spec = fill(entry, values, name="mine", allow_private=False)
+    assert (spec.name, spec.transport_type) == ("mine", entry.transport_type)
+    assert named([spec.endpoint_config, spec.auth_config]) == set()
+    assert spec.auth_config is not None
+    assert spec.auth_config["type"] == entry.auth_type
+
+
+def test_secrets_of_a_preset_reach_the_registry_in_their_places() -> None:
+    (github,) = (entry for entry in load() if entry.slug == "github")
+    spec = fill(github, {"github_token": "t-1"})
+    assert spec.name == "github"
+    assert spec.auth_config == {"type": "bearer_token", "token": "t-1"}
+    (aws,) = (entry for entry in load() if entry.slug == "aws-cloudwatch")
+    assert fill(aws, {"AWS_REGION": "eu-central-1"}).endpoint_config["env"] == {
+        "AWS_REGION": "eu-central-1"
+    }
+
+
+def test_missing_values_are_refused_with_all_their_names() -> None:
+    (azure,) = (entry for entry in load() if entry.slug == "azure")
+    with pytest.raises(Invalid) as refused:
+        fill(azure, {"AZURE_TENANT_ID": "t"})
+    assert refused.value.code == "missing_value"
+    assert [error["field"] for error in refused.value.as_dict()["errors"]] == [
+        "AZURE_CLIENT_ID",
+        "AZURE_CLIENT_SECRET",
+    ]
+
+
+def test_columns_are_those_of_a_row() -> None:
+    from mcp_servers.models import Preset
+
+    fields = {field.name for field in Preset._meta.get_fields()}
+    assert all(entry.columns().keys() <= fields for entry in load())
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"slug": "Not A Slug"}, "$.presets[0].slug"),
+        ({"category": "misc"}, "$.presets[0].category"),
+        ({"proof": {"kind": "hearsay"}}, "$.presets[0].proof"),
+        ({"endpoint_config": {"command": "npx"}}, "$.presets[0].endpoint_config.args"),
+        ({"surprise": 1}, "$.presets[0].surprise"),
+    ],
+)
+def test_a_wrong_catalogue_names_the_place(change: dict[str, Any], place: str) -> None:
+    document = json.loads((catalogue.FOLDER / "catalogue.json").read_text(encoding="utf-8"))
+    document["presets"] = [document["presets"][0] | change]
+    with pytest.raises(ValueError, match="wrong at") as wrong:
+        read(json.dumps(document))
+    assert f"`{place}" in str(wrong.value)

@@ -1,0 +1,113 @@
+"""A preset's parameters take values, and values stay values."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.presets.filling import complete
+
+
+def parameter(name: str, **more: Any) -> dict[str, Any]:
+    usual = {"label": name.title(), "secret": False, "required": True, "default": "", "help": ""}
+    return {"name": name, **usual, **more}
+
+
+def preset(**more: Any) -> Any:
+    usual: dict[str, Any] = {
+        "endpoint_config": {
+            "command": "npx",
+            "args": ["-y", "server@1.0.0", "--zone=${ZONE}", "${FOLDER}"],
+            "env": {"KEY": "${KEY}", "MODE": "read-${MODE}", "FIXED": "1"},
+        },
+        "auth_config": {},
+        "parameters": [
+            parameter("FOLDER", pattern="/.+", help="An absolute path."),
+            parameter("KEY", secret=True, required=False),
+            parameter("MODE", required=False, default="only"),
+            parameter("ZONE", required=False),
+        ],
+    }
+    return SimpleNamespace(**usual | more)
+
+
+def test_values_and_defaults_take_their_places() -> None:
+    filled = complete(preset(), {"FOLDER": "/srv/a b", "KEY": "k-1", "ZONE": "UTC"})
+    assert filled.problems == ()
+    assert filled.endpoint_config == {
+        "command": "npx",
+        "args": ["-y", "server@1.0.0", "--zone=UTC", "/srv/a b"],
+    }
+    assert {(s.placement, s.name): s.value for s in filled.secrets} == {
+        ("env", "KEY"): "k-1",
+        ("env", "MODE"): "read-only",
+        ("env", "FIXED"): "1",
+    }
+
+
+def test_what_stays_empty_is_left_out() -> None:
+    filled = complete(preset(), {"folder": "/srv"})
+    assert filled.endpoint_config["args"] == ["-y", "server@1.0.0", "/srv"]
+    assert "KEY" not in {secret.name for secret in filled.secrets}
+
+
+def test_a_sign_in_is_filled_and_sealed() -> None:
+    web = preset(
+        endpoint_config={"url": "https://${HOST}/mcp", "headers": {"X-Team": "${TEAM}"}},
+        auth_config={"header": "X-Key", "key": "${KEY}"},
+        parameters=[
+            parameter("HOST", pattern=r"[a-z.]+"),
+            parameter("TEAM", required=False),
+            parameter("KEY", secret=True),
+        ],
+    )
+    filled = complete(web, {"HOST": "mcp.example.com", "KEY": "k-1"})
+    assert filled.endpoint_config == {"url": "https://mcp.example.com/mcp"}
+    assert filled.auth_config == {"header": "X-Key"}
+    assert [(s.placement, s.name, s.value) for s in filled.secrets] == [("auth", "key", "k-1")]
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "field"),
+    [
+        ({}, "missing_value", "FOLDER"),
+        ({"FOLDER": ""}, "missing_value", "FOLDER"),
+        ({"FOLDER": "relative"}, "bad_value", "FOLDER"),
+        ({"FOLDER": "/srv\n/etc"}, "bad_value", "FOLDER"),
+        ({"FOLDER": "/srv\0"}, "bad_value", "FOLDER"),
+        ({"FOLDER": "/" + "x" * 5000}, "bad_value", "FOLDER"),
+        ({"FOLDER": 7}, "bad_value", "FOLDER"),
+        ({"FOLDER": "/srv", "ZONE": "--help"}, "bad_value", "ZONE"),
+        ({"FOLDER": "/srv", "COMMAND": "sh"}, "unknown_parameter", "COMMAND"),
+    ],
+)
+def test_a_value_that_does_not_fit_names_its_parameter(
+    values: dict[str, Any], code: str, field: str
+) -> None:
+    (problem,) = complete(preset(), values).problems
+    assert (problem.code, problem.field) == (code, field)
+    assert problem.remedy
+
+
+def test_every_problem_is_told_at_once() -> None:
+    codes = [problem.code for problem in complete(preset(), {"ZONE": "-x", "WHAT": "1"}).problems]
+    assert sorted(codes) == ["bad_value", "missing_value", "unknown_parameter"]
+
+
+def test_no_value_is_seen_in_a_representation_or_a_problem() -> None:
+    filled = complete(preset(), {"FOLDER": "canary", "KEY": "canary"})
+    assert "canary" not in repr(filled)
+    assert "canary" not in json.dumps([problem.as_dict() for problem in filled.problems])
+
+
+@given(st.text(min_size=1))
+def test_a_value_is_only_ever_the_text_in_its_place(value: str) -> None:
+    open_one = preset(parameters=[parameter("FOLDER"), parameter("ZONE", default="UTC")])
+    filled = complete(open_one, {"FOLDER": value})
+    if filled.problems:
+        return
+    assert filled.endpoint_config["command"] == "npx"
+    assert filled.endpoint_config["args"] == ["-y", "server@1.0.0", "--zone=UTC", value]
