@@ -71,6 +71,7 @@ DATA_UPLOAD_MAX_NUMBER_FIELDS = 5_000  # "approve these N" posts a field for eac
 
 AUTH_USER_MODEL = "tenancy.User"
 LOGIN_URL = "admin:login"
+LOGIN_REDIRECT_URL = "admin:index"
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in (
