@@ -73,7 +73,8 @@ def plan(principal: Principal, text: str, choices: Choices | None = None) -> tup
     choices = choices or Choices()
     pool = Server.objects.for_organization(principal.organization_id).pool()
     taken = list(pool.values_list("name", flat=True))
-    return tuple(_planned(principal, entry, choices, taken) for entry in parse(text))
+    entries = parse(text, values=choices.values)
+    return tuple(_planned(principal, entry, choices, taken) for entry in entries)
 
 
 def carry_out(principal: Principal, planned: Collection[Planned]) -> list[Server]:
@@ -89,7 +90,6 @@ def carry_out(principal: Principal, planned: Collection[Planned]) -> list[Server
 def _planned(
     principal: Principal, entry: Entry, choices: Choices, taken: Collection[str]
 ) -> Planned:
-    entry = entry.filled(choices.values)
     chosen = choices.chosen is None or entry.name in choices.chosen
     bare = Planned(entry=entry, problems=entry.problems, chosen=chosen)
     if entry.problems:
