@@ -22,7 +22,7 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import cast
 
@@ -258,6 +258,7 @@ class _Capped(httpx2.AsyncByteStream):
         await self._parts.aclose()
 
 
+@lru_cache(maxsize=1024)  # every request asks again
 def _host(url: str) -> str:
     """Return the lower-case host of a URL that is well formed in every part we use."""
     if UNSAFE.search(url) or len(url) > LONGEST_URL:

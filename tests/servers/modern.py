@@ -100,7 +100,11 @@ _outcomes: dict[str, str] = {}
 
 async def serve_http(port: int) -> None:
     """Serve until the process is ended."""
-    listening = socket.create_server(("127.0.0.1", port))
+    # Named as TCP, so that asyncio sends what it has at once (TCP_NODELAY).
+    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listening.bind(("127.0.0.1", port))
+    listening.listen(128)
     print(f"PORT {listening.getsockname()[1]}", flush=True)  # noqa: T201 - what callers wait for
     config = uvicorn.Config(server.streamable_http_app(), log_level="warning")
     await uvicorn.Server(config).serve([listening])
