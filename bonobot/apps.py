@@ -1,9 +1,20 @@
 """The project's own application: its commands and its system checks."""
 
 from django.apps import AppConfig
+from django.contrib.admin import apps as admin_apps
+
+
+class AdminConfig(admin_apps.AdminConfig):
+    """Django's admin, whose default site is ours."""
+
+    default = False
+    default_site = "bonobot.admin.Site"
 
 
 class BonobotConfig(AppConfig):
+    """The wiring."""
+
+    default = True
     name = "bonobot"
     verbose_name = "Bonobot"
 

@@ -4,73 +4,82 @@ Everything else takes its admin classes, decorators, widgets and filters from he
 theme (or none) is a change of one file.
 """
 
-from django.contrib.admin import AdminSite, register, site
-from unfold.admin import (
-    GenericStackedInline,
-    GenericTabularInline,
-    ModelAdmin,
-    StackedInline,
-    TabularInline,
-)
+from django.contrib.admin import register, site
+from unfold.admin import ModelAdmin, StackedInline, TabularInline
 from unfold.contrib.filters.admin import (
     ChoicesDropdownFilter,
+    DropdownFilter,
     FieldTextFilter,
     MultipleChoicesDropdownFilter,
-    MultipleRelatedDropdownFilter,
     RangeDateTimeFilter,
     RangeNumericFilter,
     RelatedDropdownFilter,
-    SingleNumericFilter,
     TextFilter,
 )
-from unfold.dataclasses import ActionDialog
 from unfold.decorators import action, display
-from unfold.enums import ActionVariant
-from unfold.forms import AdminPasswordChangeForm, BaseDialogForm, UserChangeForm, UserCreationForm
-from unfold.sections import TableSection, TemplateSection
-from unfold.views import UnfoldModelAdminViewMixin
+from unfold.forms import (
+    AdminPasswordChangeForm,
+    AuthenticationForm,
+    UserChangeForm,
+    UserCreationForm,
+)
+from unfold.sites import UnfoldAdminSite as AdminSite
 from unfold.widgets import (
-    UnfoldAdminPasswordToggleWidget,
-    UnfoldAdminRadioSelectWidget,
-    UnfoldAdminSelect2MultipleWidget,
-    UnfoldAdminSelectWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldAdminURLInputWidget,
-    UnfoldBooleanSwitchWidget,
+    UnfoldAdminIntegerFieldWidget as IntegerInput,
+)
+from unfold.widgets import (
+    UnfoldAdminPasswordWidget as PasswordInput,
+)
+from unfold.widgets import (
+    UnfoldAdminRadioSelectWidget as RadioSelect,
+)
+from unfold.widgets import (
+    UnfoldAdminSelectMultipleWidget as SelectMultiple,
+)
+from unfold.widgets import (
+    UnfoldAdminSelectWidget as Select,
+)
+from unfold.widgets import (
+    UnfoldAdminSplitDateTimeWidget as SplitDateTime,
+)
+from unfold.widgets import (
+    UnfoldAdminTextareaWidget as Textarea,
+)
+from unfold.widgets import (
+    UnfoldAdminTextInputWidget as TextInput,
+)
+from unfold.widgets import (
+    UnfoldBooleanSwitchWidget as Switch,
+)
+from unfold.widgets import (
+    UnfoldBooleanWidget as Checkbox,
 )
 
 __all__ = [
-    "ActionDialog",
-    "ActionVariant",
     "AdminPasswordChangeForm",
     "AdminSite",
-    "BaseDialogForm",
+    "AuthenticationForm",
+    "Checkbox",
     "ChoicesDropdownFilter",
+    "DropdownFilter",
     "FieldTextFilter",
-    "GenericStackedInline",
-    "GenericTabularInline",
+    "IntegerInput",
     "ModelAdmin",
     "MultipleChoicesDropdownFilter",
-    "MultipleRelatedDropdownFilter",
+    "PasswordInput",
+    "RadioSelect",
     "RangeDateTimeFilter",
     "RangeNumericFilter",
     "RelatedDropdownFilter",
-    "SingleNumericFilter",
+    "Select",
+    "SelectMultiple",
+    "SplitDateTime",
     "StackedInline",
-    "TableSection",
+    "Switch",
     "TabularInline",
-    "TemplateSection",
     "TextFilter",
-    "UnfoldAdminPasswordToggleWidget",
-    "UnfoldAdminRadioSelectWidget",
-    "UnfoldAdminSelect2MultipleWidget",
-    "UnfoldAdminSelectWidget",
-    "UnfoldAdminTextInputWidget",
-    "UnfoldAdminTextareaWidget",
-    "UnfoldAdminURLInputWidget",
-    "UnfoldBooleanSwitchWidget",
-    "UnfoldModelAdminViewMixin",
+    "TextInput",
+    "Textarea",
     "UserChangeForm",
     "UserCreationForm",
     "action",

@@ -1,0 +1,190 @@
+"""The audit: every call and every change, read-only, with its decision, arguments and outcome."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+from django.contrib.admin import ModelAdmin as DjangoModelAdmin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.admin import (
+    ChoicesDropdownFilter,
+    DropdownFilter,
+    FieldTextFilter,
+    MultipleChoicesDropdownFilter,
+    RangeDateTimeFilter,
+    display,
+    register,
+)
+from bonobot.lib.problems import NotFound
+from bonobot.lib.untrusted import visible
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import ScopedAdmin, screen
+from bonobot.tenancy.templatetags.bonobot import ago, badge_html, milliseconds
+
+KINDS = (
+    ("call", _("calls of tools")),
+    ("model", _("model turns")),
+    ("change", _("changes")),
+)
+
+
+class KindFilter(DropdownFilter):  # type: ignore[misc]  # the theme ships no types
+    """Calls, model turns, or changes that people made."""
+
+    title = _("kind")
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: DjangoModelAdmin) -> Any:
+        """Return the choices."""
+        return KINDS
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditRow]) -> QuerySet[AuditRow]:
+        """Keep what was chosen."""
+        kind = self.value()
+        return queryset.filter(event_type=kind) if kind in dict(KINDS) else queryset
+
+
+class Copied(FieldTextFilter):  # type: ignore[misc]  # the theme ships no types
+    """A copied name, looked for by a part of it."""
+
+
+@register(AuditRow)
+class AuditAdmin(ScopedAdmin):
+    """The active organization's audit rows."""
+
+    needs_to_view = Action.VIEW_AUDIT
+    list_display = ("when", "result", "what", "on_what", "agent", "server", "who", "took")
+    list_display_links = ("when",)
+    list_filter = (
+        ("outcome", MultipleChoicesDropdownFilter),
+        KindFilter,
+        ("decision", ChoicesDropdownFilter),
+        ("code", Copied),
+        ("agent_name", Copied),
+        ("server_name", Copied),
+        ("tool_name", Copied),
+        ("opened_at", RangeDateTimeFilter),
+    )
+    search_fields = (
+        "tool_name",
+        "resource_name",
+        "resource_id",
+        "agent_name",
+        "server_name",
+        "actor_label",
+        "code",
+        "opened",
+    )
+    search_help_text = _("Searches names, codes and arguments.")
+    ordering = ("-opened_at", "-seq")
+    list_per_page = 50
+    actions = None
+    change_list_template = "admin/audit/list.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[AuditRow]:
+        """Return the organization's rows; the long texts only where they are shown."""
+        organization_id = self.principal(request).organization_id
+        return AuditRow.objects.of(organization_id).defer("opened", "closed")
+
+    def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
+        """Allow the links of other pages: everything of one server, agent, session or object."""
+        mine = {"server_id", "agent_id", "session_id", "resource_id", "parent_id", "action"}
+        return lookup in mine or super().lookup_allowed(lookup, value, request)
+
+    @display(description=_("when"), ordering="opened_at")
+    def when(self, row: AuditRow) -> Any:
+        """Return when it was asked for."""
+        return ago(row.opened_at)
+
+    @display(description=_("outcome"), ordering="outcome")
+    def result(self, row: AuditRow) -> Any:
+        """Return the outcome, with the code where there is one."""
+        return badge_html(row.outcome, row.code or row.outcome, row.rule)
+
+    @display(description=_("action"), ordering="action")
+    def what(self, row: AuditRow) -> str:
+        """Return what was done."""
+        return row.action.replace("_", " ")
+
+    @display(description=_("on"), ordering="resource_name")
+    def on_what(self, row: AuditRow) -> str:
+        """Return what it was done to."""
+        name = row.tool_name or row.resource_name or row.resource_id
+        times = f" ×{row.repeats + 1}" if row.repeats else ""
+        return visible(name, 80) + times
+
+    @display(description=_("agent"), ordering="agent_name")
+    def agent(self, row: AuditRow) -> str:
+        """Return the agent."""
+        return visible(row.agent_name, 60) or "–"
+
+    @display(description=_("server"), ordering="server_name")
+    def server(self, row: AuditRow) -> str:
+        """Return the server."""
+        return visible(row.server_name, 60) or "–"
+
+    @display(description=_("who"), ordering="actor_label")
+    def who(self, row: AuditRow) -> str:
+        """Return who asked."""
+        return visible(f"{row.actor_kind}: {row.actor_label or row.actor_id}", 60)
+
+    @display(description=_("took"), ordering="duration_ms")
+    def took(self, row: AuditRow) -> str:
+        """Return how long it took."""
+        return milliseconds(row.duration_ms)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponseBase:
+        """Show one row with both of its sealed texts."""
+        principal = self.principal(request)
+        principal.require(Action.VIEW_AUDIT)
+        row = self._find(principal.organization_id, object_id)
+        return screen(
+            request,
+            "audit/row.html",
+            title=str(row),
+            row=row,
+            opts=self.opts,
+            opened=_parsed(row.opened),
+            closed=_parsed(row.closed),
+            links=_links(row),
+        )
+
+    def _find(self, organization_id: UUID, object_id: str) -> AuditRow:
+        try:
+            found = AuditRow.objects.of(organization_id).filter(pk=UUID(object_id)).first()
+        except ValueError:
+            found = None
+        if found is None:
+            raise NotFound(f"There is no audit row {object_id!r} here.")
+        return found
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text) if text else None
+
+
+def _links(row: AuditRow) -> dict[str, str]:
+    """Return where the things that the row names are; they may be gone by now."""
+    addresses = {
+        "agent": ("agents_agent_change", row.agent_id),
+        "server": ("mcp_servers_server_change", row.server_id),
+        "session": ("agents_session_change", row.session_id),
+        "parent": ("ledger_auditrow_change", row.parent_id),
+    }
+    return {
+        name: reverse(f"admin:{address}", args=[pk])
+        for name, (address, pk) in addresses.items()
+        if pk
+    }

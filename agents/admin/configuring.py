@@ -1,0 +1,141 @@
+"""An agent's configuration: instructions, model, bounds, budgets with their use, members."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.admin.agents import AgentAdmin, AgentForm
+from agents.budgets import LARGEST, BudgetLine, budgets_in_use, set_budgets
+from agents.models import Agent, Budget
+from agents.registration import AgentSpec, alter_agent, give_to
+from bonobot.lib.admin import Checkbox, IntegerInput, TextInput
+from bonobot.lib.problems import Invalid, Problem
+from bonobot.tenancy.models import Membership
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action, Role
+from bonobot.tenancy.screens import Visit, onward, refuse
+
+BOUNDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute")
+PLAIN = ("name", "slug", "description", "instructions", "enabled", *BOUNDS)
+MICRO = 1_000_000
+SPARE_LINES = 3
+
+
+def _bound(label: Any, help_text: Any, least: int = 1) -> forms.IntegerField:
+    return forms.IntegerField(
+        label=label, help_text=help_text, min_value=least, max_value=2**31 - 1, widget=IntegerInput
+    )
+
+
+class ConfigurationForm(AgentForm):
+    """Everything about an agent but its servers and its policy."""
+
+    slug = forms.SlugField(
+        label=_("Slug"),
+        max_length=64,
+        widget=TextInput,
+        help_text=_("Names the agent in commands and addresses."),
+    )
+    max_turns = _bound(_("Turns per message"), _("How often the model is asked at most."))
+    max_calls = _bound(_("Calls per message"), _("Of all tools together."), least=0)
+    max_run_s = _bound(_("Seconds per message"), _("Of running; waiting isn't counted."))
+    calls_per_minute = _bound(_("Calls a minute"), _("Of all its sessions together."))
+    enabled = forms.BooleanField(label=_("Switched on"), required=False, widget=Checkbox)
+    members = forms.MultipleChoiceField(
+        label=_("Members who may run it"),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("Owners and operators may run every agent."),
+    )
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Offer the organization's members."""
+        super().__init__(principal, *args, **kwargs)
+        people = Membership.objects.for_organization(principal.organization_id).select_related(
+            "user"
+        )
+        names = [
+            (one.user.username, one.user.get_full_name() or one.user.username)
+            for one in people.filter(role=Role.MEMBER).order_by("user__username")
+        ]
+        self.fields["members"].choices = names  # type: ignore[attr-defined]
+
+
+@AgentAdmin.add_page("configuration", _("Configure"), order=20)
+def configuration(visit: Visit) -> HttpResponseBase:
+    """Show the form, or change the agent."""
+    agent: Agent = visit.object
+    posted = visit.request.POST if visit.request.method == "POST" else None
+    form = ConfigurationForm(visit.principal, posted, initial=_initial(agent))
+    if posted is not None and form.is_valid():
+        try:
+            _save(visit, agent, form)
+        except Problem as problem:
+            agent.refresh_from_db()
+            refuse(form, problem)
+        else:
+            messages.success(visit.request, _t("Saved. It holds on the very next turn."))
+            return onward(visit, "configuration")
+    return visit.show(
+        "agents/configuration.html",
+        agent=agent,
+        form=form,
+        bounds=[form[name] for name in BOUNDS],
+        budgets=budgets_in_use(agent),
+        spare=range(SPARE_LINES),
+        units=Budget.Unit.choices,
+        periods=Budget.Period.choices,
+        may_manage=visit.principal.may(Action.MANAGE_AGENTS),
+    )
+
+
+def _initial(agent: Agent) -> dict[str, Any]:
+    return {
+        **{name: getattr(agent, name) for name in PLAIN},
+        "model_endpoint": agent.model_endpoint_id,
+        "members": list(agent.members.values_list("username", flat=True)),
+    }
+
+
+def _save(visit: Visit, agent: Agent, form: ConfigurationForm) -> None:
+    said = form.said()
+    members = said.pop("members")
+    lines = _lines(visit.request)
+    alter_agent(visit.principal, agent, AgentSpec(**said))
+    if set(members) != set(agent.members.values_list("username", flat=True)):
+        give_to(visit.principal, agent, members)
+    now = {(b.unit, b.period): b.limit for b in agent.budgets.all()}
+    if {(line.unit, line.period): line.limit for line in lines} != now or len(lines) != len(now):
+        set_budgets(visit.principal, agent, lines)
+
+
+def _lines(request: HttpRequest) -> list[BudgetLine]:
+    """Return the budgets as they were filled in; money is written in dollars."""
+    posted: Any = request.POST
+    rows = zip(
+        posted.getlist("budget-unit"),
+        posted.getlist("budget-period"),
+        posted.getlist("budget-limit"),
+        strict=False,
+    )
+    return [BudgetLine(unit, period, _amount(unit, limit)) for unit, period, limit in rows if limit]
+
+
+def _amount(unit: str, text: str) -> int:
+    try:
+        value = float(text.replace(",", "").replace("$", ""))
+        amount = round(value * MICRO) if unit == Budget.Unit.MONEY else int(value)
+    except (ValueError, OverflowError):
+        amount = -1
+    if not 0 <= amount <= LARGEST:
+        raise Invalid(
+            f"{text[:40]!r} is no limit.",
+            field="budgets",
+            remedy="Write a whole number of tokens or calls, or dollars; empty removes the budget.",
+        )
+    return amount

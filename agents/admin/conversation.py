@@ -1,0 +1,98 @@
+"""A session as a conversation: its steps ready for the page, and the piece that is asked for live.
+
+Everything in the steps is a model's or a server's text; templates show it escaped and visible.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from agents.models import Inbox, Session, Step
+from agents.sessions.events import RESTING
+from bonobot.ledger.models import AuditRow
+
+STEPS_SHOWN = 1_000
+
+
+@dataclass(frozen=True)
+class Line:
+    """One step as the page shows it; `version` changes whenever what is shown does."""
+
+    step: Step
+    audit: AuditRow | None = None
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """Return what the step says."""
+        return dict(self.step.payload)
+
+    @property
+    def version(self) -> str:
+        """Return what tells this state of the step from others."""
+        return f"{self.step.state}-{len(str(self.step.payload.get('text', '')))}"
+
+    @property
+    def template(self) -> str:
+        """Return the template of the step's kind."""
+        return f"admin/sessions/{self.step.kind}.html"
+
+    @property
+    def arguments(self) -> Any:
+        """Return a call's arguments."""
+        return self.step.payload.get("arguments")
+
+    @property
+    def result(self) -> Any:
+        """Return a call's result: parsed where it is JSON, else text."""
+        return self.step.payload.get("text", "")
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A session's steps behind `after`, what waits to be taken, and where the session stands."""
+
+    session: Session
+    lines: tuple[Line, ...]
+    pending: tuple[Inbox, ...]
+    after: int
+
+    @property
+    def rests(self) -> bool:
+        """Tell whether nothing more comes by itself."""
+        return self.session.status in RESTING
+
+    @property
+    def busy(self) -> bool:
+        """Tell whether somebody works on it, or should."""
+        return not self.rests
+
+
+def conversation(session: Session, after: int = 0) -> Conversation:
+    """Return a session's steps behind `after` with their audit rows (three queries)."""
+    steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
+    ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
+    rows = AuditRow.objects.filter(pk__in=ids) if ids else ()
+    audited = {row.pk: row for row in rows}
+    pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, taken_at=None)
+    return Conversation(
+        session=session,
+        lines=tuple(Line(step, audited.get(step.call_id)) for step in steps if _worth(step)),
+        pending=tuple(pending),
+        after=_settled(steps, after),
+    )
+
+
+def _settled(steps: Iterable[Step], after: int) -> int:
+    """Return the last step before which nothing changes any more."""
+    for step in steps:
+        if step.state == Step.State.INTENT:
+            break
+        after = step.seq
+    return after
+
+
+def _worth(step: Step) -> bool:
+    """Leave out model turns that only asked for calls: the calls themselves are shown."""
+    if step.kind != Step.Kind.MODEL or step.state == Step.State.INTENT:
+        return True
+    return bool(step.payload.get("text") or step.state != Step.State.DONE)

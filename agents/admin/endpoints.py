@@ -1,0 +1,111 @@
+"""Model endpoints: where agents think. The API key goes in and never comes out."""
+
+from typing import Any
+
+from django import forms
+from django.db.models import Count, Model, QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.models import ModelEndpoint
+from agents.registration import EndpointSpec, remove_endpoint, save_endpoint
+from bonobot.lib.admin import PasswordInput, display, register
+from bonobot.lib.masking import MASK
+from bonobot.lib.untrusted import visible
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import ScopedAdmin
+
+FIELDS = (
+    "name",
+    "kind",
+    "base_url",
+    "model",
+    "key",
+    "allow_private",
+    "timeout_s",
+    "input_price",
+    "output_price",
+)
+
+
+class EndpointForm(forms.ModelForm):
+    """A model endpoint; the key is written, and kept where the field keeps its mask."""
+
+    key = forms.CharField(
+        label=_("API key"),
+        required=False,
+        widget=PasswordInput(attrs={"autocomplete": "new-password"}, render_value=True),
+        help_text=_("Sealed when it is saved, and never shown again."),
+    )
+
+    class Meta:
+        model = ModelEndpoint
+        fields = tuple(name for name in FIELDS if name != "key")
+        help_texts = {
+            "base_url": _("Of any OpenAI-compatible service: https://api.openai.com/v1"),
+            "model": _("As the service names it, such as gpt-5-mini or qwen3:8b."),
+            "allow_private": _("For Ollama or vLLM in your own network; platform administrators."),
+            "input_price": _("Micro-dollars per million tokens. Empty: the bundled price list."),
+            "output_price": _("Micro-dollars per million tokens. Empty: the bundled price list."),
+        }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.api_key and "key" in self.fields:
+            self.fields["key"].initial = MASK
+
+
+@register(ModelEndpoint)
+class ModelEndpointAdmin(ScopedAdmin):
+    """The active organization's model endpoints."""
+
+    needs_to_change = Action.MANAGE_AGENTS
+    form = EndpointForm
+    fields = FIELDS
+    problem_fields = {"api_key": "key"}
+    list_display = ("name", "kind", "model", "address", "has_key", "used_by")
+    list_filter = ("kind",)
+    search_fields = ("name", "model", "base_url")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ModelEndpoint]:
+        """Return the endpoints with the number of agents that think with them."""
+        return super().get_queryset(request).annotate(agent_count=Count("agents"))
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Offer none: an endpoint is removed on its own page, where a refusal can be explained."""
+        return {}
+
+    @display(description=_("address"), ordering="base_url")
+    def address(self, endpoint: ModelEndpoint) -> str:
+        """Return the URL."""
+        return visible(endpoint.base_url, 80) or "–"
+
+    @display(description=_("API key"))
+    def has_key(self, endpoint: ModelEndpoint) -> str:
+        """Return whether a key is stored."""
+        return _t("configured") if endpoint.api_key else _t("none")
+
+    @display(description=_("agents"), ordering="agent_count")
+    def used_by(self, endpoint: Any) -> int:
+        """Return how many agents think with it."""
+        return int(endpoint.agent_count)
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> ModelEndpoint:
+        """Write by the operation."""
+        said = {name: form.cleaned_data[name] for name in FIELDS if name != "key"}
+        stored = ModelEndpoint.objects.get(pk=form.instance.pk) if change else None
+        key = form.cleaned_data.get("key", "")
+        return save_endpoint(
+            self.principal(request), EndpointSpec(**said, api_key=key), endpoint=stored
+        )
+
+    def save_model(self, request: HttpRequest, obj: Model, form: Any, change: bool) -> None:
+        """Do nothing: `save_form` has written it."""
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Do nothing: there are no related rows in the form."""
+
+    def delete_model(self, request: HttpRequest, obj: ModelEndpoint) -> None:
+        """Remove by the operation, which refuses while an agent thinks with it."""
+        remove_endpoint(self.principal(request), obj)

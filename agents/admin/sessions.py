@@ -1,0 +1,117 @@
+"""Sessions: the list, and the page with the conversation, live while it runs."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.admin.conversation import conversation
+from agents.models import Session
+from agents.sessions import requests
+from bonobot.lib.admin import MultipleChoicesDropdownFilter, RangeDateTimeFilter, display, register
+from bonobot.lib.untrusted import visible
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import PagedAdmin, Visit, fragment
+from bonobot.tenancy.templatetags.bonobot import ago, badge_html, dollars
+
+
+@register(Session)
+class SessionAdmin(PagedAdmin):
+    """The active organization's sessions; members see their own."""
+
+    list_display = ("session", "agent", "state", "started", "by", "calls", "tokens", "cost")
+    list_filter = (("status", MultipleChoicesDropdownFilter), ("created_at", RangeDateTimeFilter))
+    search_fields = ("title", "agent__name", "started_by", "error_code")
+    ordering = ("-created_at",)
+    list_select_related = ("agent",)
+    change_list_template = "admin/sessions/list.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Session]:
+        """Return the sessions that the person may read."""
+        return Session.objects.visible_to(self.principal(request)).select_related("agent")
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Let in readers, and members who run agents."""
+        return self.may(request, Action.RUN_AGENTS) or super().has_view_permission(request, obj)
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Offer none."""
+        return {}
+
+    @display(description=_("session"))
+    def session(self, session: Session) -> str:
+        """Return the first words."""
+        return visible(str(session), 90)
+
+    @display(description=_("status"), ordering="status")
+    def state(self, session: Session) -> str:
+        """Return the badge."""
+        return badge_html(session.status, session.get_status_display(), session.error_code)
+
+    @display(description=_("started"), ordering="created_at")
+    def started(self, session: Session) -> Any:
+        """Return when it was started."""
+        return ago(session.created_at)
+
+    @display(description=_("by"), ordering="started_by")
+    def by(self, session: Session) -> str:
+        """Return who started it."""
+        return visible(session.started_by)
+
+    @display(description=_("tokens"), ordering="input_tokens")
+    def tokens(self, session: Session) -> str:
+        """Return the tokens in and out."""
+        return f"{session.input_tokens + session.output_tokens:,}"
+
+    @display(description=_("cost"), ordering="cost_microusd")
+    def cost(self, session: Session) -> str:
+        """Return what it cost."""
+        return dollars(session.cost_microusd)
+
+
+READERS = (Action.RUN_AGENTS, Action.VIEW)
+
+
+@SessionAdmin.add_page("change", _("Conversation"), needs=READERS)
+def show(visit: Visit) -> HttpResponseBase:
+    """Show the conversation."""
+    session: Session = visit.object
+    return visit.show(
+        "sessions/session.html",
+        session=session,
+        talk=conversation(session),
+        may_run=requests.may_run(visit.principal, session.agent),
+    )
+
+
+@SessionAdmin.add_page("steps", needs=READERS)
+def steps(visit: Visit) -> HttpResponseBase:
+    """Return what is new behind `?after=`, as a piece of the page."""
+    after = visit.request.GET.get("after", "0")
+    session: Session = visit.object
+    return fragment(
+        visit.request,
+        "sessions/steps.html",
+        session=session,
+        talk=conversation(session, int(after) if after.isdecimal() else 0),
+        may_run=requests.may_run(visit.principal, session.agent),
+    )
+
+
+@SessionAdmin.add_deed("send", needs=Action.RUN_AGENTS)
+def send(visit: Visit) -> None:
+    """Send another message."""
+    requests.send(visit.principal, visit.object, visit.request.POST.get("text", ""))
+
+
+@SessionAdmin.add_deed("cancel", needs=Action.RUN_AGENTS)
+def cancel(visit: Visit) -> None:
+    """Ask for the session to be cancelled."""
+    if requests.cancel(visit.principal, visit.object):
+        messages.success(visit.request, _t("It is being cancelled."))
+    else:
+        messages.info(visit.request, _t("Nothing runs here, so there is nothing to cancel."))

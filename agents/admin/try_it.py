@@ -1,0 +1,99 @@
+"""Try a server's tool, through the door like every call: decided, audited, bounded."""
+
+import json
+from typing import Any
+
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext_lazy as _
+
+from agents import calls
+from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import Visit
+from mcp_servers.admin.schema_rows import example, rows
+from mcp_servers.admin.servers import ServerAdmin
+from mcp_servers.models import Definition, Server
+
+
+@ServerAdmin.add_page("try", _("Try it"), order=30, needs=Action.CALL_TOOLS)
+def try_it(visit: Visit) -> HttpResponseBase:
+    """Show the form of a tool's arguments, or call it and show what came of it."""
+    server: Server = visit.object
+    tools = list(server.definitions.tools().filter(present=True).order_by("name"))
+    posted = visit.request.POST if visit.request.method == "POST" else None
+    wanted = (posted or visit.request.GET).get("tool", "")
+    tool = next((one for one in tools if one.name == wanted), tools[0] if tools else None)
+    text = posted.get("arguments", "") if posted is not None else _start(tool)
+    outcome: calls.Outcome | None = None
+    problem: Problem | None = None
+    if posted is not None:
+        try:
+            outcome = _call(visit, server, wanted, text, unapproved="unapproved" in posted)
+        except Problem as refusal:
+            problem = refusal
+    return visit.show(
+        "servers/try.html",
+        server=server,
+        tools=tools,
+        tool=tool,
+        schema=rows(tool.input_schema) if tool else [],
+        arguments=text,
+        outcome=outcome,
+        problem=problem,
+        parts=_parts(outcome) if outcome else [],
+        waits=tool is not None and tool.state in ("pending", "changed"),
+        may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
+    )
+
+
+def _call(visit: Visit, server: Server, tool: str, text: str, *, unapproved: bool) -> calls.Outcome:
+    principal = visit.principal
+    request = calls.Request(
+        principal=principal,
+        tool=tool,
+        arguments=_arguments(text),
+        via="admin",
+        holder=f"server:{server.pk}:{principal.id}",
+        server_id=server.pk,
+        unapproved=unapproved,
+    )
+    return runtime().call(calls.call, request)
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError as error:
+        raise Invalid(
+            f"The arguments are not valid JSON: {error}",
+            code="broken_json",
+            field="arguments",
+            remedy='Write one object, such as {"city": "Berlin"}.',
+        ) from None
+    if not isinstance(found, dict):
+        raise Invalid(
+            "The arguments must be one JSON object.",
+            code="invalid_arguments",
+            field="arguments",
+            remedy='Write it in braces: {"city": "Berlin"}.',
+        )
+    return found
+
+
+def _start(tool: Definition | None) -> str:
+    return json.dumps(example(tool.input_schema), indent=2, ensure_ascii=False) if tool else "{}"
+
+
+def _parts(outcome: calls.Outcome) -> list[dict[str, Any]]:
+    """Return the result's parts that are more than text: images that may be shown, links."""
+    content = outcome.result.get("content")
+    found = content if isinstance(content, list) else []
+    return [
+        {"kind": part.get("type"), "mime": part.get("mimeType", ""), "data": part.get("data", "")}
+        for part in found
+        if isinstance(part, dict)
+        and part.get("type") == "image"
+        and part.get("mimeType") in ("image/png", "image/jpeg", "image/gif", "image/webp")
+        and isinstance(part.get("data"), str)
+    ]

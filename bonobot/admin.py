@@ -1,0 +1,232 @@
+"""The admin as a whole: who gets in, in which organization they work, and where things are."""
+
+from typing import Any
+
+from django.contrib.admin import site
+from django.contrib.auth.models import AbstractBaseUser
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+from django.templatetags.static import static
+from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext_lazy as _
+
+from agents.models import Session
+from bonobot.dashboard import dashboard
+from bonobot.lib.admin import AdminSite, AuthenticationForm
+from bonobot.lib.problems import NotFound, Problem
+from bonobot.tenancy.active import SESSION_KEY, principal_of
+from bonobot.tenancy.models import Membership, Organization
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens.answers import View, answering, screen
+from mcp_servers.models import Definition
+
+__all__ = ["Site", "site"]
+
+# Schedules are static here, and rights come from memberships, so these have nothing to show.
+LEFT_OUT = frozenset({"auth", "django_celery_beat"})
+ORGANIZATIONS_SHOWN = 50
+
+# Group, then (title, icon, address, action that shows it, platform administrators only).
+Entry = tuple[Any, str, str, Action, bool]
+NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
+    ("", ((_("Dashboard"), "monitoring", "index", Action.VIEW, False),)),
+    (
+        _("Connect"),
+        (
+            (_("Servers"), "dns", "mcp_servers_server_changelist", Action.VIEW, False),
+            (_("Presets"), "extension", "mcp_servers_preset_changelist", Action.VIEW, False),
+        ),
+    ),
+    (
+        _("Work"),
+        (
+            (_("Agents"), "smart_toy", "agents_agent_changelist", Action.RUN_AGENTS, False),
+            (_("Sessions"), "forum", "agents_session_changelist", Action.RUN_AGENTS, False),
+            (_("Models"), "psychology", "agents_modelendpoint_changelist", Action.VIEW, False),
+        ),
+    ),
+    (
+        _("Govern"),
+        (
+            (_("Audit"), "receipt_long", "ledger_auditrow_changelist", Action.VIEW_AUDIT, False),
+            (_("Members"), "group", "tenancy_membership_changelist", Action.VIEW, False),
+            (_("Tokens"), "key", "tenancy_token_changelist", Action.MANAGE_TOKENS, False),
+        ),
+    ),
+    (
+        _("Platform"),
+        (
+            (_("Organizations"), "domain", "tenancy_organization_changelist", Action.VIEW, True),
+            (_("Users"), "badge", "tenancy_user_changelist", Action.VIEW, True),
+            (_("Launchers"), "terminal", "mcp_servers_launcher_changelist", Action.VIEW, True),
+        ),
+    ),
+)
+
+
+class SignIn(AuthenticationForm):  # type: ignore[misc]  # the theme ships no types
+    """Let in whoever belongs to an organization; Django's staff flag plays no part."""
+
+    def confirm_login_allowed(self, user: AbstractBaseUser) -> None:
+        """Raise `ValidationError` for somebody without an organization."""
+        if not _belongs(user):
+            raise ValidationError(
+                _("You belong to no organization yet. Ask an owner to add you as a member."),
+                code="no_organization",
+            )
+
+
+class Site(AdminSite):  # type: ignore[misc]  # the theme ships no types
+    """The admin of Bonobot."""
+
+    login_form = SignIn
+    site_header = "Bonobot"
+    site_title = "Bonobot"
+    index_title = _("Dashboard")
+    enable_nav_sidebar = True
+
+    def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
+        """Register a model, unless its app is left out."""
+        models = model_or_iterable if isinstance(model_or_iterable, list | tuple) else None
+        for model in models if models is not None else [model_or_iterable]:
+            if model._meta.app_label not in LEFT_OUT:
+                super().register(model, admin_class, **options)
+
+    def has_permission(self, request: HttpRequest) -> bool:
+        """Let in active people who belong to an organization."""
+        if not request.user.is_active:
+            return False
+        try:
+            principal_of(request)
+        except Problem:
+            return False
+        return True
+
+    def admin_view(self, view: View, cacheable: bool = False) -> View:
+        """Wrap a view: signed in, of an organization, problems answered as people expect."""
+        return super().admin_view(answering(view), cacheable)
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return the addresses, the organization switcher's among them."""
+        switcher = path("organization/", self.admin_view(self.switch), name="switch_organization")
+        return [switcher, *super().get_urls()]
+
+    def index(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> TemplateResponse | HttpResponseRedirect:
+        """Show the dashboard; a member, who only runs agents, goes to them."""
+        principal = principal_of(request)
+        if not principal.may(Action.VIEW):
+            return HttpResponseRedirect(reverse("admin:agents_agent_changelist"))
+        return screen(request, "dashboard.html", title=self.index_title, **dashboard(principal))
+
+    def app_index(
+        self, request: HttpRequest, app_label: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseRedirect:
+        """Go to the dashboard: the navigation shows what there is."""
+        return HttpResponseRedirect(reverse("admin:index"))
+
+    def switch(self, request: HttpRequest) -> HttpResponseBase:
+        """Let the person choose the organization that they work in."""
+        if request.method != "POST":
+            return screen(request, "organization.html", title=_("Choose an organization"))
+        slug = request.POST.get("to") or request.GET.get("to", "")
+        if not Organization.objects.of_user(request.user).filter(slug=slug).exists():
+            raise NotFound(f"There is no organization {slug!r} for you.", field="to")
+        request.session[SESSION_KEY] = slug
+        return HttpResponseRedirect(reverse("admin:index"))
+
+    def each_context(self, request: HttpRequest) -> dict[str, Any]:
+        """Add who asks, what they may do and where they are to every page."""
+        context = super().each_context(request)
+        context |= {
+            "styles": [static("bonobot/admin.css")],
+            "scripts": [static("bonobot/admin.js")],
+            "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
+            "site_url": None,
+        }
+        if not self.has_permission(request):
+            return context
+        principal = principal_of(request)
+        organizations = list(Organization.objects.of_user(request.user)[:ORGANIZATIONS_SHOWN])
+        here = next((one for one in organizations if one.pk == principal.organization_id), None)
+        context |= {
+            "principal": principal,
+            "may": {action.value: principal.may(action) for action in Action},
+            "organizations": organizations,
+            "organization": here,
+            "site_subheader": str(here or ""),
+            "site_dropdown": _choices(organizations, here),
+        }
+        return context
+
+    def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
+        """Return the navigation: only what the person may open, with what waits for them."""
+        principal = principal_of(request)
+        waiting = _waiting(principal)
+        groups = []
+        for title, entries in NAVIGATION:
+            items = [_item(request, entry, waiting) for entry in entries if _may(principal, entry)]
+            if items:
+                groups.append({"title": title, "items": items, "separator": False})
+        return groups
+
+
+def _belongs(user: Any) -> bool:
+    member = Membership.objects.filter(user=user)
+    return user.is_active and (user.is_superuser or member.exists())
+
+
+def _may(principal: Principal, entry: Entry) -> bool:
+    _title, _icon, _address, action, platform = entry
+    if platform:
+        return principal.platform_admin
+    # An auditor or reviewer doesn't run agents, but sees them.
+    return principal.may(action) or (action == Action.RUN_AGENTS and principal.may(Action.VIEW))
+
+
+def _item(request: HttpRequest, entry: Entry, waiting: dict[str, tuple[int, str]]) -> dict:
+    title, icon, address, _action, _platform = entry
+    link = reverse(f"admin:{address}")
+    at_home = address == "index"
+    count, variant = waiting.get(address, (0, ""))
+    return {
+        "title": title,
+        "icon": icon,
+        "link": link,
+        "active": request.path == link if at_home else request.path.startswith(link),
+        "has_permission": True,
+        "badge": str(count) if count else None,
+        "badge_variant": variant,
+    }
+
+
+def _waiting(principal: Principal) -> dict[str, tuple[int, str]]:
+    """Count what waits for a person, and what runs (two queries)."""
+    organization_id = principal.organization_id
+    if not principal.may(Action.VIEW):
+        return {}
+    definitions = Definition.objects.for_organization(organization_id).waiting().count()
+    running = Session.objects.for_organization(organization_id).unfinished().count()
+    return {
+        "mcp_servers_server_changelist": (definitions, "warning"),
+        "agents_session_changelist": (running, "info"),
+    }
+
+
+def _choices(organizations: list[Organization], here: Organization | None) -> list[dict[str, Any]]:
+    if len(organizations) < 2:
+        return []
+    address = reverse("admin:switch_organization")
+    return [
+        {
+            "title": one.name,
+            "link": f"{address}?to={one.slug}",
+            "icon": "check" if one == here else "domain",
+            "attrs": {"data-post": True},
+        }
+        for one in organizations
+    ]

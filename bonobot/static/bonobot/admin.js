@@ -1,0 +1,216 @@
+// Bonobot's own script for the admin. Every page works without it; it adds comfort and liveliness.
+// Pieces of pages come from the server as HTML, already escaped there: nothing is built from data.
+"use strict";
+
+(() => {
+  const FRAGMENT = { "Bonobot-Fragment": "1" };
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const token = () => document.querySelector("[name=csrfmiddlewaretoken]")?.value ?? "";
+
+  async function piece(url, options = {}) {
+    const headers = { ...FRAGMENT, ...(options.method === "POST" ? { "X-CSRFToken": token() } : {}) };
+    const answer = await fetch(url, { credentials: "same-origin", ...options, headers });
+    if (answer.redirected && new URL(answer.url).pathname.endsWith("/login/")) location.reload();
+    return answer;
+  }
+
+  function element(html) {
+    const holder = document.createElement("template");
+    holder.innerHTML = html;
+    return holder.content;
+  }
+
+  // Links that change something are sent as a POST.
+  function posting(event) {
+    const link = event.target.closest("a[data-post]");
+    if (!link) return;
+    event.preventDefault();
+    const form = document.createElement("form");
+    form.method = "post";
+    form.action = link.href;
+    const input = document.createElement("input");
+    Object.assign(input, { type: "hidden", name: "csrfmiddlewaretoken", value: token() });
+    form.append(input);
+    document.body.append(form);
+    form.submit();
+  }
+
+  // A form that waits for a server says so, and is sent once.
+  function busy(event) {
+    const form = event.target.closest("form[data-busy]");
+    if (!form || event.defaultPrevented) return;
+    if (form.dataset.sent) return event.preventDefault();
+    form.dataset.sent = "1";
+    const button = event.submitter;
+    if (button) button.setAttribute("aria-busy", "true");
+    for (const line of all("[data-busy-line]", form)) line.hidden = false;
+  }
+
+  // Parts of a form that belong to one choice: data-shows="transport_type=http".
+  function choosing(root = document) {
+    for (const part of all("[data-shows]", root)) {
+      const [name, values] = part.dataset.shows.split("=");
+      const form = part.closest("form");
+      const chosen = new FormData(form).get(name);
+      part.hidden = !values.split("|").includes(String(chosen));
+    }
+  }
+
+  function pairs(event) {
+    const button = event.target.closest("[data-add-pair], [data-drop-pair]");
+    if (!button) return;
+    const list = button.closest("[data-pairs]");
+    if (button.matches("[data-drop-pair]")) button.closest(".bb-pair").remove();
+    else {
+      const added = list.querySelector("template").content.cloneNode(true);
+      list.querySelector("[data-pair-list]").append(added);
+      list.querySelector("[data-pair-list]").lastElementChild.querySelector("input").focus();
+    }
+  }
+
+  // Tick all that are shown; find within a list.
+  function ticking(event) {
+    const box = event.target.closest("[data-tick-all]");
+    if (!box) return;
+    const scope = box.closest("form") ?? document;
+    for (const one of all(`input[name="${box.dataset.tickAll}"]`, scope)) {
+      if (!one.disabled && one.closest("[data-find-item]")?.hidden !== true) one.checked = box.checked;
+    }
+    counting(scope);
+  }
+
+  function counting(scope) {
+    for (const label of all("[data-count-of]", scope)) {
+      label.textContent = all(`input[name="${label.dataset.countOf}"]:checked`, scope).length;
+    }
+  }
+
+  function finding(event) {
+    const input = event.target.closest("[data-find]");
+    if (!input) return;
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let found = 0;
+    for (const item of all("[data-find-item]", document.getElementById(input.dataset.find))) {
+      const text = item.dataset.findItem.toLowerCase();
+      item.hidden = !words.every((word) => text.includes(word));
+      found += item.hidden ? 0 : 1;
+    }
+    const none = document.getElementById(`${input.dataset.find}-none`);
+    if (none) none.hidden = found > 0;
+  }
+
+  async function copying(event) {
+    const button = event.target.closest("[data-copies]");
+    if (!button) return;
+    const source = document.getElementById(button.dataset.copies);
+    source.select?.();
+    await navigator.clipboard?.writeText(source.value ?? source.textContent);
+    button.setAttribute("data-copied", "1");
+  }
+
+  // Ask servers one after the other what they offer, and show each answer where it belongs.
+  async function connecting() {
+    for (const place of all("[data-connect]")) {
+      const url = place.dataset.connect;
+      place.removeAttribute("data-connect");
+      try {
+        const answer = await piece(url, { method: "POST" });
+        place.replaceChildren(element(await answer.text()));
+      } catch {
+        place.textContent = place.dataset.failed ?? "";
+      }
+      const next = place.querySelector("[data-then]")?.dataset.then;
+      if (next) location.assign(next);
+    }
+  }
+
+  // A conversation: each event only says that something is new; the server renders it.
+  function living(place) {
+    let asking = false;
+    let again = false;
+    let source = null;
+    let timer = null;
+
+    async function refresh() {
+      if (asking) {
+        again = true;
+        return;
+      }
+      asking = true;
+      try {
+        const answer = await piece(`${place.dataset.fragment}?after=${place.dataset.after ?? 0}`);
+        if (answer.ok) show(element(await answer.text()));
+      } finally {
+        asking = false;
+      }
+      if (again) {
+        again = false;
+        setTimeout(refresh, 150);
+      }
+    }
+
+    function show(found) {
+      const nearEnd = innerHeight + scrollY > document.body.scrollHeight - 160;
+      const list = place.querySelector("[data-steps]");
+      for (const step of all("[data-seq]", found)) {
+        const old = list.querySelector(`[data-seq="${step.dataset.seq}"]`);
+        if (!old) list.append(step);
+        else if (old.dataset.version !== step.dataset.version) {
+          if (old.querySelector("details[open]")) step.querySelector("details")?.setAttribute("open", "");
+          old.replaceWith(step);
+        }
+      }
+      for (const part of all("[data-part]", found)) {
+        document.querySelector(`[data-live] [data-part="${part.dataset.part}"]`)?.replaceWith(part);
+      }
+      const state = place.querySelector("[data-part=state]");
+      place.dataset.after = state?.dataset.after ?? place.dataset.after;
+      if (state?.dataset.rests === "true") rest();
+      if (nearEnd) scrollTo({ top: document.body.scrollHeight });
+    }
+
+    function rest() {
+      source?.close();
+      clearInterval(timer);
+      source = timer = null;
+    }
+
+    refresh();
+    source = new EventSource(`${place.dataset.live}?after=${place.dataset.after ?? 0}`);
+    source.onmessage = refresh;
+    for (const name of ["model", "call", "notice", "end", "rest"]) source.addEventListener(name, refresh);
+    // What comes between events (text that grows, a lost connection) is looked for as well.
+    timer = setInterval(refresh, 2000);
+  }
+
+  function sending(event) {
+    const area = event.target.closest("textarea[data-send]");
+    if (!area || event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    if (area.value.trim()) area.form.requestSubmit();
+  }
+
+  document.addEventListener("click", (event) => {
+    posting(event);
+    pairs(event);
+    copying(event);
+  });
+  document.addEventListener("submit", busy);
+  document.addEventListener("input", finding);
+  document.addEventListener("keydown", sending);
+  document.addEventListener("change", (event) => {
+    ticking(event);
+    const form = event.target.closest("form");
+    if (form) {
+      choosing(form);
+      counting(form);
+    }
+    if (event.target.matches("[data-submits]")) form.requestSubmit();
+  });
+  document.addEventListener("DOMContentLoaded", () => {
+    choosing();
+    connecting();
+    for (const place of all("[data-live]")) if (place.dataset.rests !== "true") living(place);
+    document.querySelector("[data-bottom]")?.scrollIntoView({ block: "end" });
+  });
+})();

@@ -1,0 +1,167 @@
+"""Users (of the platform), organizations, and who is a member in which role."""
+
+from typing import Any
+
+from django import forms
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.db.models import Count, Model, QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.lib.admin import (
+    AdminPasswordChangeForm,
+    Select,
+    TextInput,
+    UserChangeForm,
+    UserCreationForm,
+    display,
+    register,
+)
+from bonobot.tenancy import members
+from bonobot.tenancy.models import ROLE_CHOICES, Membership, Organization, User
+from bonobot.tenancy.roles import Action, Role
+from bonobot.tenancy.screens.scoped import ScopedAdmin
+
+
+@register(User)
+class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are model admins
+    """People who can sign in; made by platform administrators."""
+
+    platform_only = True
+    needs_to_change = Action.MANAGE_ORGANIZATION
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+    list_display = ("username", "full_name", "roles", "is_superuser", "is_active", "last_login")
+    list_filter = ("is_active", "is_superuser")
+    search_fields = ("username", "first_name", "last_name", "email")
+    filter_horizontal = ()
+    fieldsets = (
+        (None, {"fields": ("username", "password")}),
+        (_("Person"), {"fields": ("first_name", "last_name", "email")}),
+        (_("Access"), {"fields": ("is_active", "is_superuser")}),
+    )
+    add_fieldsets = (
+        (None, {"classes": ("wide",), "fields": ("username", "password1", "password2")}),
+    )
+    readonly_fields = ("last_login",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
+        """Return users with their memberships, which the list shows."""
+        return super().get_queryset(request).prefetch_related("memberships__organization")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never: a person is switched off, so that their name stays readable."""
+        return False
+
+    @display(description=_("name"))
+    def full_name(self, user: User) -> str:
+        """Return the first and last name."""
+        return user.get_full_name() or "-"
+
+    @display(description=_("roles"))
+    def roles(self, user: User) -> str:
+        """Return the role in each organization."""
+        found = [f"{member.organization.name}: {member.role}" for member in user.memberships.all()]
+        return ", ".join(found) or "-"
+
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        """Save by the operation."""
+        members.save_user(self.principal(request), obj, form.changed_data, adding=not change)
+
+
+@register(Organization)
+class OrganizationAdmin(ScopedAdmin):
+    """The tenants: a platform administrator sees all, an owner their own."""
+
+    needs_to_change = Action.MANAGE_ORGANIZATION
+    list_display = ("name", "slug", "member_count", "created_at")
+    search_fields = ("name", "slug")
+    fields = ("name", "slug")
+    prepopulated_fields = {"slug": ("name",)}
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
+        """Return the organizations that the person belongs to."""
+        principal = self.principal(request)
+        rows = Organization.objects.annotate(member_count=Count("memberships"))
+        return rows if principal.platform_admin else rows.filter(pk=principal.organization_id)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Only platform administrators make organizations."""
+        return self.may(request, self.needs_to_change) and self.principal(request).platform_admin
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never here: its audit must outlive a slip of the hand."""
+        return False
+
+    @display(description=_("members"), ordering="member_count")
+    def member_count(self, organization: Any) -> int:
+        """Return how many members it has."""
+        return int(organization.member_count)
+
+    def save_model(self, request: HttpRequest, obj: Organization, form: Any, change: bool) -> None:
+        """Save by the operation."""
+        members.save_organization(self.principal(request), obj, adding=not change)
+
+
+class MembershipForm(forms.ModelForm):
+    """A name to sign in with, and a role: users of other organizations are never listed."""
+
+    username = forms.CharField(
+        label=_("User name"),
+        widget=TextInput(attrs={"autocomplete": "off"}),
+        help_text=_("The name that the person signs in with."),
+    )
+
+    class Meta:
+        model = Membership
+        fields = ("role",)
+        widgets = {"role": Select(choices=ROLE_CHOICES)}
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if not self.instance._state.adding:
+            field = self.fields["username"]
+            field.initial, field.disabled = self.instance.user.get_username(), True
+
+
+@register(Membership)
+class MembershipAdmin(ScopedAdmin):
+    """Who belongs to the active organization, and in which role."""
+
+    needs_to_change = Action.MANAGE_MEMBERS
+    form = MembershipForm
+    fields = ("username", "role")
+    list_display = ("user", "full_name", "role", "created_at")
+    list_filter = ("role",)
+    list_select_related = ("user",)
+    search_fields = ("user__username", "user__first_name", "user__last_name", "user__email")
+
+    @display(description=_("name"), ordering="user__last_name")
+    def full_name(self, member: Membership) -> str:
+        """Return the person's full name."""
+        return member.user.get_full_name() or "-"
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Membership:
+        """Write by the operation, which knows what may be."""
+        principal, role = self.principal(request), Role(form.cleaned_data["role"])
+        if not change:
+            return members.add_member(principal, form.cleaned_data["username"], role)
+        member = Membership.objects.get(pk=form.instance.pk)
+        members.change_role(principal, member, role)
+        return member
+
+    def save_model(self, request: HttpRequest, obj: Membership, form: Any, change: bool) -> None:
+        """Do nothing: `save_form` has written it."""
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Do nothing: there are no related rows in the form."""
+
+    def delete_model(self, request: HttpRequest, obj: Membership) -> None:
+        """Remove by the operation."""
+        members.remove_member(self.principal(request), obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Membership]) -> None:
+        """Remove each by the operation."""
+        for member in queryset.select_related("user"):
+            members.remove_member(self.principal(request), member)

@@ -1,0 +1,137 @@
+"""Make people, organizations and memberships: the one way for every surface, audited.
+
+Users belong to the whole platform, so only a platform administrator makes them; who belongs to an
+organization is its owners' business.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Conflict, Forbidden, NotFound
+from bonobot.tenancy.models import Membership, Organization, User
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action, Role
+
+
+def add_member(principal: Principal, username: str, role: Role) -> Membership:
+    """Give a person a role in the principal's organization; raises `NotFound`, `Conflict`."""
+    principal.require(Action.MANAGE_MEMBERS)
+    user = User.objects.filter(username=username.strip(), is_active=True).first()
+    if user is None:
+        raise NotFound(
+            f"There is no user {username!r}.",
+            field="username",
+            remedy="Write the name that they sign in with; a platform administrator adds users.",
+            status=400,
+        )
+    member = Membership(organization_id=principal.organization_id, user=user, role=role)
+    with _recorded(principal, member, "member_added", role=role):
+        try:
+            with transaction.atomic():
+                member.save()
+        except IntegrityError:
+            raise Conflict(
+                f"{user} is a member already.",
+                field="username",
+                remedy="Change the role of that membership instead.",
+            ) from None
+    return member
+
+
+def change_role(principal: Principal, member: Membership, role: Role) -> None:
+    """Give a member another role; the last owner stays one (code `last_owner`)."""
+    principal.require(Action.MANAGE_MEMBERS)
+    with _recorded(principal, member, "member_changed", role=role):
+        member.role = role
+        member.save()
+        _require_owner(member)
+
+
+def remove_member(principal: Principal, member: Membership) -> None:
+    """End a membership; the last owner can't leave (code `last_owner`)."""
+    principal.require(Action.MANAGE_MEMBERS)
+    with _recorded(principal, member, "member_removed", role=member.role):
+        member.delete()
+        _require_owner(member)
+
+
+def save_organization(principal: Principal, organization: Organization, *, adding: bool) -> None:
+    """Make an organization (platform administrators), or rename one's own."""
+    if adding:
+        _require_platform(principal)
+    else:
+        principal.require(Action.MANAGE_ORGANIZATION)
+    action = "organization_created" if adding else "organization_changed"
+    with change(
+        organization_id=organization.pk,
+        actor=principal.actor,
+        action=action,
+        resource_type="organization",
+        resource_id=str(organization.pk),
+        resource_name=organization.name,
+        details={"slug": organization.slug},
+    ):
+        organization.save()
+
+
+def save_user(principal: Principal, user: User, changed: list[str], *, adding: bool) -> None:
+    """Make or change a user; one that is switched off can't sign in any more."""
+    _require_platform(principal)
+    if str(user.pk) == principal.id and not (user.is_active and user.is_superuser):
+        raise Conflict(
+            "You can't take your own way in.",
+            code="own_account",
+            field="is_active" if not user.is_active else "is_superuser",
+            remedy="Ask another platform administrator.",
+        )
+    with change(
+        organization_id=principal.organization_id,
+        actor=principal.actor,
+        action="user_added" if adding else "user_changed",
+        resource_type="user",
+        resource_id=str(user.pk),
+        resource_name=user.get_username(),
+        details={"changed": changed},
+    ):
+        user.save()
+        # Their permissions are part of decisions in every organization that they belong to.
+        for member in user.memberships.all():
+            member.save()
+
+
+def _require_platform(principal: Principal) -> None:
+    if not principal.platform_admin:
+        raise Forbidden(
+            "Only a platform administrator may do this.",
+            rule="platform_admin",
+            remedy="Ask a platform administrator.",
+        )
+
+
+def _require_owner(member: Membership) -> None:
+    """Raise `Conflict` when the organization is left without an owner (rolls back)."""
+    owners = Membership.objects.filter(organization=member.organization_id, role=Role.OWNER)
+    if not owners.exists():
+        raise Conflict(
+            "The organization would be left without an owner.",
+            code="last_owner",
+            field="role",
+            remedy="Make somebody else an owner first.",
+        )
+
+
+def _recorded(
+    principal: Principal, member: Membership, action: str, **details: Any
+) -> AbstractContextManager[Any]:
+    return change(
+        organization_id=member.organization_id,
+        actor=principal.actor,
+        action=action,
+        resource_type="membership",
+        resource_id=str(member.pk),
+        resource_name=member.user.get_username(),
+        details=details,
+    )

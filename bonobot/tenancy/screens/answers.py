@@ -1,0 +1,96 @@
+"""Screens: our own pages within the admin, and how problems are told there."""
+
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any
+from urllib.parse import urlsplit
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.shortcuts import render
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+
+from bonobot.lib.admin import site
+from bonobot.lib.problems import Problem
+
+# Our own script asks for a piece of a page with this header, and gets a piece back, also of errors.
+FRAGMENT = "Bonobot-Fragment"
+
+View = Callable[..., HttpResponseBase]
+
+
+def screen(
+    request: HttpRequest, template: str, *, title: Any, status: int = 200, **context: Any
+) -> TemplateResponse:
+    """Return a page of the admin, with its navigation, from `templates/admin/…`."""
+    request.current_app = site.name  # type: ignore[attr-defined]  # what `{% url %}` resolves in
+    whole = {**site.each_context(request), "title": title, **context}
+    return TemplateResponse(request, f"admin/{template}", whole, status=status)
+
+
+def fragment(
+    request: HttpRequest, template: str, *, status: int = 200, **context: Any
+) -> HttpResponse:
+    """Return a piece of a page, without navigation, from `templates/admin/…`."""
+    return render(request, f"admin/{template}", context, status=status)
+
+
+def tell(request: HttpRequest, problem: Problem) -> None:
+    """Add the problem to the page's messages: what happened, what to do, and its code."""
+    messages.error(request, sentence(problem))
+
+
+def sentence(problem: Problem) -> str:
+    """Return what happened, what to do next, and the code to look for."""
+    return f"{problem} {problem.remedy}".strip() + f" ({problem.code})"
+
+
+def refuse(form: forms.Form, problem: Problem, fields: Mapping[str, str] | None = None) -> None:
+    """Add the problem to the form, at its field where there is one.
+
+    `fields` names the form's fields for the problem's (`endpoint_config.url` → `url`).
+    """
+    spot = (fields or {}).get(problem.field) or problem.field
+    parts = [spot, *spot.split(".")[::-1]]
+    field = next((part for part in parts if part in form.fields), None)
+    form.add_error(field, ValidationError(sentence(problem), code=problem.code))
+
+
+def back(request: HttpRequest, default: str = "") -> HttpResponseRedirect:
+    """Return to the page that the request came from, if it is one of ours."""
+    came_from = request.headers.get("Referer", "")
+    ours = url_has_allowed_host_and_scheme(
+        came_from, allowed_hosts={request.get_host()}, require_https=request.is_secure()
+    )
+    parts = urlsplit(came_from)
+    target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    return HttpResponseRedirect(target if ours else default or reverse("admin:index"))
+
+
+def answering(view: View) -> View:
+    """Make a view answer problems as a person expects: with a message and a way on, never a 500."""
+
+    @wraps(view)
+    def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        try:
+            return view(request, *args, **kwargs)
+        except Problem as problem:
+            return _answer(request, problem)
+
+    return answered
+
+
+def _answer(request: HttpRequest, problem: Problem) -> HttpResponseBase:
+    if FRAGMENT in request.headers:
+        return fragment(request, "parts/problem.html", status=problem.status, problem=problem)
+    if request.method == "POST" and problem.status != 404:
+        tell(request, problem)
+        return back(request)
+    return screen(
+        request, "problem.html", title=problem.title, status=problem.status, problem=problem
+    )

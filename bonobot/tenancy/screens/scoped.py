@@ -1,0 +1,148 @@
+"""ScopedAdmin: one organization's rows, by the roles' table, written by the operations alone."""
+
+from typing import Any, ClassVar, Never
+
+from django import forms
+from django.contrib.auth.models import AnonymousUser
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.http import urlencode
+
+from bonobot.lib.admin import ModelAdmin
+from bonobot.lib.problems import NotFound, Problem
+from bonobot.tenancy.active import principal_of
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens.answers import refuse
+
+
+class ScopedAdmin(ModelAdmin):
+    """A model's admin within the active organization.
+
+    `needs_to_view` and `needs_to_change` name actions of the roles' table; None means nobody.
+    `platform_only` rows belong to no organization, and only a platform administrator sees them.
+    Subclasses save and delete through operation modules, which check and audit; a `Problem` raised
+    there comes back as an error at its field. Django's own log isn't written: the audit is the
+    history.
+    """
+
+    needs_to_view: ClassVar[Action] = Action.VIEW
+    needs_to_change: ClassVar[Action | None] = None
+    platform_only: ClassVar[bool] = False
+    # Names of the form's fields for the fields that operations name.
+    problem_fields: ClassVar[dict[str, str]] = {}
+
+    list_filter_submit = True
+    list_per_page = 50
+    show_full_result_count = False
+    compressed_fields = True
+    warn_unsaved_form = True
+    actions_on_top = True
+
+    def principal(self, request: HttpRequest) -> Principal:
+        """Return who asks, in the active organization."""
+        return principal_of(request)
+
+    def may(self, request: HttpRequest, action: Action | None) -> bool:
+        """Tell whether the person may do `action` in the active organization."""
+        if action is None or isinstance(request.user, AnonymousUser):
+            return False
+        principal = self.principal(request)
+        return principal.may(action) and (principal.platform_admin or not self.platform_only)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the active organization's rows."""
+        rows = super().get_queryset(request)
+        if self.platform_only:
+            return rows
+        return rows.filter(organization_id=self.principal(request).organization_id)
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Show the model where its rows may be seen."""
+        return self.has_view_permission(request)
+
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Follow the roles' table."""
+        return self.may(request, self.needs_to_view) or self.has_change_permission(request, obj)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Follow the roles' table."""
+        return self.may(request, self.needs_to_change)
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Follow the roles' table."""
+        return self.may(request, self.needs_to_change)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Follow the roles' table."""
+        return self.may(request, self.needs_to_change)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the list; without a filter the number found is the number that there is."""
+        found = super().get_changelist_instance(request)
+        if not (found.query or found.has_active_filters):
+            found.full_result_count = found.result_count
+        return found
+
+    # -- Forms: what an operation refuses comes back at its field --------------------------------
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        """Show the form again, with the problem at its field, when an operation refuses."""
+        try:
+            return super().changeform_view(request, object_id, form_url, extra_context)
+        except Problem as problem:
+            if request.method != "POST" or isinstance(problem, NotFound):
+                raise
+            request.refusal = problem  # type: ignore[attr-defined]
+            return super().changeform_view(request, object_id, form_url, extra_context)
+
+    def get_form(
+        self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
+    ) -> type[forms.ModelForm]:
+        """Return the form; a refusal that this request has met becomes its error."""
+        base: Any = super().get_form(request, obj, change=change, **kwargs)
+        refusal: Problem | None = getattr(request, "refusal", None)
+        if refusal is None:
+            return base
+        places = self.problem_fields
+
+        class Refused(base):  # type: ignore[misc, valid-type]  # made by Django at run time
+            def _post_clean(self) -> None:
+                super()._post_clean()
+                refuse(self, refusal, places)
+
+        return Refused
+
+    def _get_obj_does_not_exist_redirect(
+        self, request: HttpRequest, opts: Any, object_id: str
+    ) -> Never:
+        """Answer alike for what doesn't exist and what belongs to another organization."""
+        raise NotFound(
+            f"There is no {opts.verbose_name} {object_id!r} here.",
+            remedy="Check the organization that you are working in.",
+        )
+
+    # -- The audit is the history ----------------------------------------------------------------
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the audit of this object."""
+        query = urlencode({"resource_id": object_id})
+        return HttpResponseRedirect(f"{reverse('admin:ledger_auditrow_changelist')}?{query}")
+
+    def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> None:
+        """Write nothing: the operation has audited it."""
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> None:
+        """Write nothing: the operation has audited it."""
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> None:
+        """Write nothing: the operation has audited it."""

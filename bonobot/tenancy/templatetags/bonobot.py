@@ -1,0 +1,124 @@
+"""Filters and tags of the admin's templates: strangers' text, JSON, times, money, badges."""
+
+import json
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.template.defaultfilters import date
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.timesince import timesince
+from django.utils.translation import gettext as _
+
+from bonobot.lib.highlighting import LONGEST_SHOWN, highlighted
+from bonobot.lib.untrusted import visible
+
+register = template.Library()
+
+# What a state means to the eye; everything else is neutral.
+TONES = {
+    **dict.fromkeys(("connected", "approved", "ok", "done", "allow", "usable"), "good"),
+    **dict.fromkeys(("connecting", "running", "queued", "open", "intent"), "busy"),
+    **dict.fromkeys(("pending", "changed", "waiting", "needs_reauth", "unknown", "ask"), "warn"),
+    **dict.fromkeys(("error", "failed", "refused", "deny", "revoked", "hard"), "bad"),
+}
+MICRO = 1_000_000
+
+
+@register.filter
+def shown(value: Any, limit: int | None = None) -> str:
+    """Return a stranger's text with hidden characters visible; the template escapes it."""
+    return visible(str(value if value is not None else ""), limit)
+
+
+@register.filter
+def as_json(value: Any) -> SafeString:
+    """Return a JSON value as coloured HTML."""
+    return highlighted(value)
+
+
+@register.filter
+def maybe_json(text: Any) -> SafeString | str:
+    """Return a result: coloured where it is a JSON object or list, else as visible text."""
+    found = str(text)
+    if found.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError):
+            return highlighted(json.loads(found))
+    return visible(found, LONGEST_SHOWN)
+
+
+@register.filter
+def tone(state: Any) -> str:
+    """Return what a state means to the eye: good, busy, warn, bad or plain."""
+    return TONES.get(str(state), "plain")
+
+
+@register.filter
+def ago(moment: datetime | None) -> SafeString | str:
+    """Return how long ago, as a `time` element that tells the moment itself."""
+    if moment is None:
+        return _("never")
+    now = timezone.now()
+    seconds = (now - moment).total_seconds()
+    if abs(seconds) < 60:
+        text = _("just now") if seconds >= 0 else _("in a moment")
+    elif seconds < 0:
+        text = _("in %(time)s") % {"time": timesince(now, moment, depth=1)}
+    else:
+        text = _("%(time)s ago") % {"time": timesince(moment, now, depth=1)}
+    exact = date(timezone.localtime(moment), "Y-m-d H:i:s T")
+    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, text)
+
+
+@register.filter
+def milliseconds(value: float | None) -> str:
+    """Return a duration as people read it."""
+    if value is None:
+        return "-"
+    if value < 1_000:
+        return f"{value:.0f} ms"
+    return f"{value / 1_000:.1f} s" if value < 60_000 else f"{value / 60_000:.1f} min"
+
+
+@register.filter
+def dollars(microusd: int | None) -> str:
+    """Return micro-dollars as dollars; small sums keep their digits."""
+    amount = (microusd or 0) / MICRO
+    return f"${amount:,.2f}" if amount >= 1 or not amount else f"${amount:.4f}"
+
+
+@register.filter
+def plain_dollars(microusd: int) -> str:
+    """Return micro-dollars as a number of dollars, for an input."""
+    return f"{microusd / MICRO:.6f}".rstrip("0").rstrip(".")
+
+
+@register.filter
+def amount(value: int | None, unit: str) -> str:
+    """Return an amount in the unit of a budget."""
+    return dollars(value) if unit == "microusd" else f"{value or 0:,}"
+
+
+@register.filter
+def share(part: int | None, whole: int | None) -> int:
+    """Return `part` of `whole` in percent, 0 to 100."""
+    return min(100, round(100 * (part or 0) / whole)) if whole else 0
+
+
+def badge_html(state: Any, text: Any = None, title: Any = "") -> SafeString:
+    """Return a state as a coloured badge, for columns of lists."""
+    return format_html(
+        '<span class="bb-badge" data-tone="{}" title="{}">{}</span>',
+        tone(state),
+        title,
+        state if text is None else text,
+    )
+
+
+@register.inclusion_tag("admin/parts/badge.html")
+def badge(state: Any, text: Any = None, title: Any = "") -> dict[str, Any]:
+    """Show a state as a coloured badge."""
+    return {"tone": tone(state), "text": text if text is not None else state, "title": title}

@@ -1,0 +1,21 @@
+"""The admin of servers: importing registers models, pages and deeds."""
+
+from mcp_servers.admin import (
+    configuring,
+    definitions,
+    history,
+    launchers,
+    overview,
+    presets,
+    servers,
+)
+
+__all__ = [
+    "configuring",
+    "definitions",
+    "history",
+    "launchers",
+    "overview",
+    "presets",
+    "servers",
+]

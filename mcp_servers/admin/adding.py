@@ -1,0 +1,195 @@
+"""Add servers: by form, from a preset. Where they go is said by a `Destination`.
+
+The pool is the destination here; the room of agents, which lies above, has one for each agent.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.db import transaction
+from django.db.models import F
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.lib.admin import Checkbox, PasswordInput, TextInput
+from bonobot.lib.problems import NotFound, Problem
+from bonobot.lib.untrusted import visible
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import refuse, screen
+from mcp_servers import registration
+from mcp_servers.admin.forms import PLACES, ServerForm
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.models import Preset, Server
+from mcp_servers.presets.catalogue import fill
+
+
+@dataclass(frozen=True, kw_only=True)
+class Destination:
+    """Where a new server goes: the pool, or another scope, and what is done with it there.
+
+    `url` returns the address of a way to add (`form`, `presets`, `preset` with a slug, `paste`);
+    `after` returns where to go once a server is there.
+    """
+
+    title: Any
+    needs: Action
+    url: Callable[..., str]
+    after: Callable[[Server], str]
+    scope_id: UUID | None = None
+    then: Callable[[Principal, Server], object] = lambda principal, server: None
+
+    def add(self, principal: Principal, spec: ServerSpec, preset: Preset | None = None) -> Server:
+        """Add a server here; nothing half written."""
+        principal.require(self.needs)
+        with transaction.atomic():
+            server = registration.add(principal, spec, scope_id=self.scope_id, preset=preset)
+            self.then(principal, server)
+        return server
+
+    def ways(self, active: str) -> list[dict[str, Any]]:
+        """Return the ways to add, as tabs."""
+        titles = {"presets": _("Preset"), "paste": _("Paste JSON"), "form": _("Form")}
+        return [
+            {"title": title, "url": self.url(way), "active": way == active}
+            for way, title in titles.items()
+        ]
+
+    def screen(
+        self, request: HttpRequest, way: str, template: str, *, status: int = 200, **context: Any
+    ) -> HttpResponseBase:
+        """Return a page of adding."""
+        return screen(
+            request,
+            template,
+            title=self.title,
+            status=status,
+            opts=Server._meta,
+            destination=self,
+            tabs=self.ways(way),
+            **context,
+        )
+
+
+def add_by_form(
+    request: HttpRequest, principal: Principal, destination: Destination
+) -> HttpResponseBase:
+    """Show the form, or add what it says."""
+    principal.require(destination.needs)
+    form = ServerForm(principal, request.POST if request.method == "POST" else None)
+    if form.is_bound and form.is_valid():
+        try:
+            server = destination.add(principal, form.spec())
+        except Problem as problem:
+            refuse(form, problem, PLACES)
+        else:
+            return _added(request, destination, server)
+    return destination.screen(request, "form", "servers/add.html", form=form)
+
+
+def choose_preset(
+    request: HttpRequest, principal: Principal, destination: Destination
+) -> HttpResponseBase:
+    """Show the gallery; search and categories narrow it."""
+    principal.require(destination.needs)
+    offered = Preset.objects.offered_to(principal.organization_id)
+    chosen = request.GET.get("category", "")
+    rows = [preset for preset in offered if chosen in ("", preset.category)]
+    return destination.screen(
+        request,
+        "presets",
+        "servers/presets.html",
+        presets=[(preset, destination.url("preset", preset.slug)) for preset in rows],
+        categories=sorted({preset.category for preset in offered}),
+        category=chosen,
+    )
+
+
+class PresetForm(forms.Form):
+    """A name, and the preset's parameters."""
+
+    name = forms.CharField(label=_("Name"), widget=TextInput(attrs={"autocomplete": "off"}))
+
+    def __init__(self, principal: Principal, preset: Preset, *args: Any, **kwargs: Any) -> None:
+        """Make a field for each parameter."""
+        super().__init__(*args, initial={"name": preset.slug}, **kwargs)
+        for parameter in preset.parameters:
+            self.fields[_field(parameter["name"])] = _parameter_field(parameter)
+        if preset.transport_type == Server.Transport.HTTP:
+            self.fields["allow_private"] = forms.BooleanField(
+                label=_("Allow a private or loopback address"),
+                required=False,
+                widget=Checkbox,
+                disabled=not principal.may(Action.ALLOW_PRIVATE_ADDRESS),
+                help_text=_("Platform administrators alone may allow it."),
+            )
+
+    def values(self, preset: Preset) -> dict[str, str]:
+        """Return what was filled in, by the parameters' names; blanks are left out."""
+        said = {p["name"]: self.cleaned_data[_field(p["name"])] for p in preset.parameters}
+        return {name: value for name, value in said.items() if value}
+
+
+def fill_preset(
+    request: HttpRequest, principal: Principal, destination: Destination, slug: str
+) -> HttpResponseBase:
+    """Show a preset's parameters, or add the server."""
+    principal.require(destination.needs)
+    preset = _preset(principal, slug)
+    form = PresetForm(principal, preset, request.POST if request.method == "POST" else None)
+    if form.is_bound and form.is_valid():
+        try:
+            spec = _spec(preset, form)
+            server = destination.add(principal, spec, preset)
+        except Problem as problem:
+            refuse(form, problem, {p["name"]: _field(p["name"]) for p in preset.parameters})
+        else:
+            return _added(request, destination, server)
+    return destination.screen(request, "presets", "servers/preset.html", preset=preset, form=form)
+
+
+def _spec(preset: Preset, form: PresetForm) -> ServerSpec:
+    said = form.cleaned_data
+    more = {"allow_private": True} if said.get("allow_private") else {}
+    return fill(preset, form.values(preset), name=said["name"], **more)
+
+
+def _preset(principal: Principal, slug: str) -> Preset:
+    offered = Preset.objects.offered_to(principal.organization_id).filter(slug=slug)
+    # The organization's own comes before the platform's of the same name.
+    found: Preset | None = offered.order_by(F("organization").desc(nulls_last=True)).first()
+    if found is None:
+        raise NotFound(f"There is no preset {slug!r}.", remedy="Choose one of the gallery.")
+    return found
+
+
+def _field(name: str) -> str:
+    return f"parameter-{name}"
+
+
+def _parameter_field(parameter: dict[str, Any]) -> forms.Field:
+    secret = bool(parameter.get("secret"))
+    default = str(parameter.get("default") or "")
+    widget: Any = (
+        PasswordInput(attrs={"autocomplete": "new-password"}, render_value=True)
+        if secret
+        else TextInput(attrs={"autocomplete": "off", "placeholder": parameter.get("example", "")})
+    )
+    return forms.CharField(
+        label=visible(str(parameter.get("label") or parameter["name"])),
+        required=bool(parameter.get("required", True)) and not default,
+        initial=default,
+        help_text=visible(str(parameter.get("help") or parameter.get("description") or "")),
+        widget=widget,
+    )
+
+
+def _added(request: HttpRequest, destination: Destination, server: Server) -> HttpResponseRedirect:
+    messages.success(request, _t("%(server)s was added.") % {"server": server})
+    return HttpResponseRedirect(destination.after(server))

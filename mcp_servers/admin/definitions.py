@@ -1,0 +1,210 @@
+"""A server's definitions: read them, see what changed, approve exactly what is shown, switch them.
+
+Each approval carries the digests that the page showed; what changed in between is skipped and said.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.db.models import Q
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from bonobot.lib.highlighting import difference
+from bonobot.lib.problems import Invalid
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import Visit, back
+from mcp_servers.admin.schema_rows import Row, rows
+from mcp_servers.admin.servers import ServerAdmin
+from mcp_servers.approval import approve, switch_definition, withdraw
+from mcp_servers.models import Definition, Server
+
+SHOWN_AT_ONCE = 50
+KINDS = (
+    ("", _("All"), ()),
+    ("tools", _("Tools"), (Definition.Kind.TOOL,)),
+    ("resources", _("Resources"), (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)),
+    ("prompts", _("Prompts"), (Definition.Kind.PROMPT,)),
+    ("instructions", _("Instructions"), (Definition.Kind.INSTRUCTIONS,)),
+)
+STATES = (
+    ("", _("in any state")),
+    ("waiting", _("waiting for approval")),
+    ("callable", _("approved")),
+    ("off", _("switched off")),
+    ("refused", _("refused")),
+    ("gone", _("no longer offered")),
+)
+# What a tool says about itself; hints of the server, which nothing relies upon.
+HINTS = (
+    ("readOnlyHint", _("says: reads only"), "plain"),
+    ("destructiveHint", _("says: may destroy"), "warn"),
+    ("idempotentHint", _("says: repeatable"), "plain"),
+    ("openWorldHint", _("says: reaches outside"), "plain"),
+)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One definition as the page shows it."""
+
+    row: Definition
+    input: list[Row]
+    output: list[Row]
+    hints: list[tuple[Any, str]]
+    difference: list[tuple[str, str]]
+
+    @property
+    def seen(self) -> str:
+        """What an approval of this definition is bound to."""
+        return f"{self.row.pk}:{self.row.digest}"
+
+    @property
+    def waits(self) -> bool:
+        """Tell whether it can be approved."""
+        return self.row.state in (Definition.State.PENDING, Definition.State.CHANGED)
+
+
+def shown(row: Definition) -> Shown:
+    """Return a definition ready for the page."""
+    payload = row.payload if isinstance(row.payload, dict) else {}
+    said = payload.get("annotations")
+    hints = said if isinstance(said, dict) else {}
+    changed = row.state == Definition.State.CHANGED and row.pinned is not None
+    arguments = payload.get("arguments")
+    return Shown(
+        row=row,
+        input=rows(payload.get("inputSchema")) or _arguments(arguments),
+        output=rows(payload.get("outputSchema")),
+        hints=[(text, tone) for name, text, tone in HINTS if hints.get(name) is True],
+        difference=difference(row.pinned, row.payload) if changed else [],
+    )
+
+
+@ServerAdmin.add_page("tools", _("Tools, resources, prompts"), order=20)
+def definitions(visit: Visit) -> HttpResponseBase:
+    """Show a server's definitions, or do what was asked about them."""
+    if visit.request.method == "POST":
+        _do(visit)
+        return back(visit.request, visit.url("tools"))
+    server: Server = visit.object
+    query = visit.request.GET
+    kind, state, text = query.get("kind", ""), query.get("state", ""), query.get("q", "").strip()
+    found = _filtered(server, kind, state, text)
+    page = Paginator(found, SHOWN_AT_ONCE).get_page(query.get("page"))
+    items = [shown(row) for row in page]
+    return visit.show(
+        "servers/definitions.html",
+        server=server,
+        items=items,
+        paged=page,
+        kinds=[(slug, title) for slug, title, _kinds in KINDS],
+        states=STATES,
+        kind=kind,
+        state=state,
+        q=text,
+        waiting_here=[item for item in items if item.waits],
+        waiting_total=server.definitions.waiting().count(),
+        may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
+        may_manage=visit.principal.may(Action.MANAGE_SERVERS),
+    )
+
+
+def _filtered(server: Server, kind: str, state: str, text: str) -> Any:
+    found = server.definitions.all()
+    if kinds := next((kinds for slug, _title, kinds in KINDS if slug == kind), ()):
+        found = found.filter(kind__in=kinds)
+    chosen = {
+        "waiting": found.waiting,
+        "callable": found.callable,
+        "off": lambda: found.filter(enabled=False),
+        "refused": lambda: found.exclude(fault=""),
+        "gone": lambda: found.filter(present=False),
+    }.get(state)
+    found = chosen() if chosen else found
+    for word in text.split()[:8]:
+        found = found.filter(
+            Q(name__icontains=word) | Q(title__icontains=word) | Q(description__icontains=word)
+        )
+    return found
+
+
+def _do(visit: Visit) -> None:
+    posted = visit.request.POST
+    if "only" in posted:
+        _approve(visit, [posted["only"]])
+    elif "shown" in posted.get("do", ""):
+        _approve(visit, posted.getlist("shown"))
+    elif posted.get("do") == "ticked":
+        _approve(visit, posted.getlist("seen"))
+    elif "withdraw" in posted:
+        row = _own(visit.object, posted["withdraw"])
+        withdraw(visit.principal, row)
+        _say(visit.request, _t("The approval of %(name)s was taken back."), name=row)
+    elif "off" in posted or "on" in posted:
+        row = _own(visit.object, posted.get("off") or posted["on"])
+        switch_definition(visit.principal, row, enabled="on" in posted)
+        text = _t("%(name)s is on.") if "on" in posted else _t("%(name)s is off.")
+        _say(visit.request, text, name=row)
+
+
+def _approve(visit: Visit, chosen: list[str]) -> None:
+    """Approve what the page showed, by id and digest."""
+    if not chosen:
+        raise Invalid(
+            "Nothing is ticked.", field="seen", remedy="Tick what you have read and approve it."
+        )
+    seen = {}
+    for one in chosen:
+        pk, _colon, digest = one.partition(":")
+        seen[_uuid(pk)] = digest
+    done = approve(visit.principal, visit.object, seen)
+    n = len(done.approved)
+    _say(visit.request, ngettext("%(n)d was approved.", "%(n)d were approved.", n), n=n)
+    if done.skipped:
+        names = ", ".join(done.skipped[:10])
+        text = _t("Not approved, because they changed or are refused: %(names)s. Read them again.")
+        messages.warning(visit.request, text % {"names": names})
+
+
+def _own(server: Server, pk: str) -> Definition:
+    found: Definition = Definition.objects.filter(server=server).get_or_404(
+        server.organization_id, pk=pk
+    )
+    return found
+
+
+def _uuid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise Invalid(f"{text!r} names no definition.", field="seen") from None
+
+
+def _arguments(arguments: Any) -> list[Row]:
+    """Return a prompt's arguments like a schema's members."""
+    found = (
+        [one for one in arguments if isinstance(one, dict)] if isinstance(arguments, list) else []
+    )
+    return rows(
+        {
+            "properties": {
+                str(one.get("name", "")): {
+                    "type": "string",
+                    "description": one.get("description") or one.get("title") or "",
+                }
+                for one in found
+            },
+            "required": [str(one.get("name", "")) for one in found if one.get("required") is True],
+        }
+    )
+
+
+def _say(request: HttpRequest, text: str, **values: Any) -> None:
+    messages.success(request, text % values)

@@ -1,0 +1,217 @@
+"""The form of a server: what a person says, as a `ServerSpec`; secrets go in and never come out."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.lib.admin import Checkbox, PasswordInput, Select, Textarea, TextInput
+from bonobot.lib.masking import MASK
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from mcp_servers.admin.pairs import PairsField, PairsWidget
+from mcp_servers.configuration import AUTH_FIELDS, ServerSpec, shown_auth, shown_endpoint
+from mcp_servers.models import Server
+
+# The form's fields for those that the operations name.
+PLACES = {
+    "endpoint_config": "command",
+    "auth_config": "auth_type",
+    "auth_config.type": "auth_type",
+    "auth_config.header": "header",
+}
+
+
+def _line(label: Any, help_text: Any = "", **attrs: str) -> forms.CharField:
+    return forms.CharField(
+        label=label, required=False, help_text=help_text, widget=TextInput(attrs=attrs)
+    )
+
+
+def _secret(label: Any) -> forms.CharField:
+    return forms.CharField(
+        label=label,
+        required=False,
+        strip=True,
+        widget=PasswordInput(attrs={"autocomplete": "off"}, render_value=True),
+    )
+
+
+class ServerForm(forms.Form):
+    """Everything about a server that people set. Which parts show follows the transport."""
+
+    name = forms.CharField(
+        label=_("Name"),
+        widget=TextInput(attrs={"autocomplete": "off"}),
+        help_text=_("Short and unique, such as “github”: tool names are made from it."),
+    )
+    description = _line(_("Description"))
+    transport_type = forms.ChoiceField(
+        label=_("Transport"),
+        choices=Server.Transport.choices,
+        initial=Server.Transport.HTTP,
+        widget=forms.RadioSelect,
+    )
+
+    url = _line(_("URL"), placeholder="https://mcp.example.com/mcp", inputmode="url")
+    headers = PairsField(
+        label=_("Headers"),
+        required=False,
+        widget=PairsWidget(name_hint="X-Team", value_hint=str(_("value"))),
+        help_text=_("Sent with every request. Values are sealed and never shown again."),
+    )
+    allow_private = forms.BooleanField(
+        label=_("Allow a private or loopback address"),
+        required=False,
+        widget=Checkbox,
+        help_text=_(
+            "Without this, Bonobot connects to public addresses only, so that nobody can reach "
+            "your inner network through it. Platform administrators alone may allow it."
+        ),
+    )
+
+    command = _line(
+        _("Command"),
+        _("A launcher on the allow-list, such as npx or uvx."),
+        placeholder="uvx",
+        autocomplete="off",
+    )
+    args = forms.CharField(
+        label=_("Arguments"),
+        required=False,
+        widget=Textarea(attrs={"rows": 4, "placeholder": "mcp-server-time==2026.1.1"}),
+        help_text=_("One on each line. Name the version: what isn't pinned can change overnight."),
+    )
+    env = PairsField(
+        label=_("Environment"),
+        required=False,
+        widget=PairsWidget(name_hint="API_TOKEN", value_hint=str(_("value"))),
+        help_text=_("All that the program gets to see. Values are sealed and never shown again."),
+    )
+    cwd = _line(_("Folder"), _("Where the program starts. Empty: a folder of its own."))
+
+    auth_type = forms.ChoiceField(
+        label=_("Sign-in"), choices=Server.Auth.choices, initial=Server.Auth.NONE, widget=Select
+    )
+    token = _secret(_("Bearer token"))
+    header = _line(_("Header"), _("Empty: X-API-Key."), placeholder="X-API-Key")
+    key = _secret(_("API key"))
+    client_id = _line(_("Client id"), autocomplete="off")
+    client_secret = _secret(_("Client secret"))
+    token_url = _line(_("Token URL"), inputmode="url")
+    scopes = _line(_("Scopes"), _("Separated by spaces."))
+
+    approval = forms.ChoiceField(
+        label=_("Approval of what it offers"),
+        choices=Server.Approval.choices,
+        initial=Server.Approval.MANUAL,
+        widget=Select,
+        help_text=_("A definition that changes later waits again, except where all is trusted."),
+    )
+    enabled = forms.BooleanField(
+        label=_("Switched on"), required=False, initial=True, widget=Checkbox
+    )
+
+    CONNECTION = {
+        "http": ("url", "allow_private", "headers"),
+        "stdio": ("command", "args", "env", "cwd"),
+    }
+    SIGN_IN = {
+        "bearer_token": ("token",),
+        "api_key": ("header", "key"),
+        "oauth2": ("client_id", "client_secret", "token_url", "scopes"),
+    }
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Leave to each role what it may set; the operations check all of it again."""
+        super().__init__(*args, **kwargs)
+        self.principal = principal
+        choices = list(Server.Approval.choices)
+        if not principal.may(Action.TRUST_ALL_CHANGES):
+            choices = [one for one in choices if one[0] != Server.Approval.ALWAYS]
+        kept = self.initial.get("approval")
+        if kept and kept not in dict(choices):
+            choices.append((kept, Server.Approval(kept).label))
+        self.fields["approval"].choices = choices  # type: ignore[attr-defined]
+        if not principal.may(Action.ALLOW_PRIVATE_ADDRESS):
+            self.fields["allow_private"].disabled = True
+        if not principal.platform_admin:
+            for name in ("command", "args", "env", "cwd"):
+                self.fields[name].disabled = bool(self.initial.get("command"))
+
+    @property
+    def connection_fields(self) -> list[tuple[str, list[forms.BoundField]]]:
+        """Return the transport's fields: (which choice shows them, fields)."""
+        return [
+            (f"transport_type={transport}", [self[name] for name in names])
+            for transport, names in self.CONNECTION.items()
+        ]
+
+    @property
+    def sign_in_fields(self) -> list[tuple[str, list[forms.BoundField]]]:
+        """Return the sign-in's fields: (which choice shows them, fields)."""
+        return [
+            (f"auth_type={kind}", [self[name] for name in names])
+            for kind, names in self.SIGN_IN.items()
+        ]
+
+    def spec(self) -> ServerSpec:
+        """Return what was said, for the operations."""
+        said = self.cleaned_data
+        return ServerSpec(
+            name=said["name"],
+            description=said["description"],
+            transport_type=said["transport_type"],
+            endpoint_config=_endpoint(said),
+            auth_config=_auth(said),
+            enabled=said["enabled"],
+            approval=said["approval"],
+            allow_private=said["allow_private"] and said["transport_type"] == "http",
+        )
+
+
+def initial_of(server: Server) -> dict[str, Any]:
+    """Return what the form shows of a stored server: secrets as the mask."""
+    endpoint, auth = shown_endpoint(server), shown_auth(server)
+    credentials = AUTH_FIELDS.get(server.auth_type, (frozenset(), frozenset()))[1]
+    return {
+        "name": server.name,
+        "description": server.description,
+        "transport_type": server.transport_type,
+        "enabled": server.enabled,
+        "approval": server.approval,
+        "allow_private": server.allow_private,
+        "auth_type": server.auth_type,
+        **{
+            name: endpoint[name]
+            for name in ("url", "command", "cwd", "headers", "env")
+            if name in endpoint
+        },
+        "args": "\n".join(endpoint.get("args", ())),
+        **{name: auth[name] for name in ("header", "client_id", "token_url") if name in auth},
+        "scopes": _joined(auth.get("scopes")),
+        **(dict.fromkeys(credentials, MASK) if auth["configured"] else {}),
+    }
+
+
+def _endpoint(said: Mapping[str, Any]) -> dict[str, Any]:
+    if said["transport_type"] == Server.Transport.HTTP:
+        config: dict[str, Any] = {"url": said["url"]}
+        return config | ({"headers": said["headers"]} if said["headers"] else {})
+    config = {
+        "command": said["command"],
+        "args": [line.strip() for line in said["args"].splitlines() if line.strip()],
+    }
+    named = {"env": said["env"], "cwd": said["cwd"]}
+    return config | {name: value for name, value in named.items() if value}
+
+
+def _auth(said: Mapping[str, Any]) -> dict[str, Any]:
+    kind = said["auth_type"]
+    public, sealed = AUTH_FIELDS[kind]
+    return {"type": kind} | {name: said[name] for name in sorted(public | sealed) if said[name]}
+
+
+def _joined(scopes: Any) -> str:
+    return " ".join(scopes) if isinstance(scopes, list) else str(scopes or "")

@@ -1,0 +1,41 @@
+"""Launchers: the programs that stdio servers may be started with, for platform administrators."""
+
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from bonobot.lib.admin import register
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import ScopedAdmin
+from mcp_servers.launching import add_launcher, remove_launcher
+from mcp_servers.models import Launcher
+
+
+@register(Launcher)
+class LauncherAdmin(ScopedAdmin):
+    """The allow-list, beside the names of `BONOBOT_LAUNCHERS`."""
+
+    platform_only = True
+    needs_to_view = Action.MANAGE_LAUNCHERS
+    needs_to_change = Action.MANAGE_LAUNCHERS
+    list_display = ("command", "note", "created_at")
+    search_fields = ("command", "note")
+    fields = ("command", "note")
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Allow the list's actions; an entry is added or removed, never changed."""
+        return obj is None and super().has_change_permission(request, obj)
+
+    def save_model(self, request: HttpRequest, obj: Launcher, form: Any, change: bool) -> None:
+        """Add by the operation."""
+        add_launcher(self.principal(request), obj)
+
+    def delete_model(self, request: HttpRequest, obj: Launcher) -> None:
+        """Remove by the operation."""
+        remove_launcher(self.principal(request), obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Launcher]) -> None:
+        """Remove each by the operation."""
+        for launcher in queryset:
+            remove_launcher(self.principal(request), launcher)

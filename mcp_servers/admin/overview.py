@@ -1,0 +1,67 @@
+"""A server's first page: is it alive, what does it offer, what waits, how is it reached."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db.models import Count, Q
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import Visit, fragment
+from mcp_servers.admin.contact import contact, summary
+from mcp_servers.admin.servers import ServerAdmin
+from mcp_servers.configuration import shown_auth, shown_endpoint
+from mcp_servers.models import Check, Definition, Server
+
+KIND_NAMES = (
+    (Definition.Kind.TOOL, _("tools")),
+    (Definition.Kind.RESOURCE, _("resources")),
+    (Definition.Kind.RESOURCE_TEMPLATE, _("resource templates")),
+    (Definition.Kind.PROMPT, _("prompts")),
+)
+
+# Rooms above add panels: a function from the visit to (template, context), or None for nothing.
+Panel = tuple[str, dict[str, Any]]
+PANELS: list[Callable[[Visit], Panel | None]] = []
+
+
+@ServerAdmin.add_page("change", _("Overview"), order=10)
+def overview(visit: Visit) -> HttpResponseBase:
+    """Show where the server stands."""
+    server: Server = visit.object
+    counts = server.definitions.aggregate(
+        waiting=Count("pk", filter=Q(pk__in=Definition.objects.waiting().values("pk"))),
+        refused=Count("pk", filter=~Q(fault="")),
+        **{kind: Count("pk", filter=Q(kind=kind, present=True)) for kind, _title in KIND_NAMES},
+    )
+    return visit.show(
+        "servers/overview.html",
+        server=server,
+        counts=[(title, counts[kind], kind) for kind, title in KIND_NAMES],
+        waiting=counts["waiting"],
+        refused=counts["refused"],
+        endpoint=shown_endpoint(server),
+        auth=shown_auth(server),
+        checks=list(server.checks.all()[:60])[::-1],
+        connecting="connect" in visit.request.GET,
+        panels=[panel for make in PANELS if (panel := make(visit))],
+    )
+
+
+@ServerAdmin.add_deed("connect", needs=Action.MANAGE_SERVERS)
+def connect(visit: Visit) -> HttpResponseBase:
+    """Discover the server and return what came of it as a piece of a page."""
+    [one] = contact([visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY)
+    visit.object.refresh_from_db()
+    return fragment(
+        visit.request,
+        "servers/connected.html",
+        server=visit.object,
+        problem=one.problem,
+        found=one.found,
+        summary=summary(one.found) if one.found else "",
+        url=visit.url(),
+        tools_url=visit.url("tools"),
+        may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
+    )

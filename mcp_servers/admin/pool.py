@@ -1,0 +1,48 @@
+"""Adding to the organization's pool: the addresses of the ways to add."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.tenancy.active import principal_of
+from bonobot.tenancy.roles import Action
+from mcp_servers.admin.adding import Destination, add_by_form, choose_preset, fill_preset
+from mcp_servers.admin.pasting import paste
+from mcp_servers.models import Server
+
+ADDRESSES = {"form": "add", "presets": "presets", "preset": "preset", "paste": "paste"}
+
+
+def _url(way: str, *args: Any) -> str:
+    return reverse(f"admin:mcp_servers_server_{ADDRESSES[way]}", args=args)
+
+
+def _after(server: Server) -> str:
+    page = reverse("admin:mcp_servers_server_change", args=[server.pk])
+    return f"{page}?connect=1" if server.enabled else page
+
+
+POOL = Destination(title=_("Add a server"), needs=Action.MANAGE_SERVERS, url=_url, after=_after)
+
+
+def form_view(request: HttpRequest) -> HttpResponseBase:
+    """Add by form."""
+    return add_by_form(request, principal_of(request), POOL)
+
+
+def presets_view(request: HttpRequest) -> HttpResponseBase:
+    """Choose a preset."""
+    return choose_preset(request, principal_of(request), POOL)
+
+
+def preset_view(request: HttpRequest, slug: str) -> HttpResponseBase:
+    """Fill a preset."""
+    return fill_preset(request, principal_of(request), POOL, slug)
+
+
+def paste_view(request: HttpRequest) -> HttpResponseBase:
+    """Paste JSON."""
+    return paste(request, principal_of(request), POOL)

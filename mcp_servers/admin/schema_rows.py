@@ -1,0 +1,131 @@
+"""A JSON Schema as rows that people can read: name, type, what it must be, what it is for. Pure."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bonobot.lib.untrusted import visible
+
+MOST_ROWS = 300
+DEEPEST = 6
+_BOUNDS = (
+    ("minimum", "≥ {}"),
+    ("maximum", "≤ {}"),
+    ("exclusiveMinimum", "> {}"),
+    ("exclusiveMaximum", "< {}"),
+    ("minLength", "at least {} characters"),
+    ("maxLength", "at most {} characters"),
+    ("minItems", "at least {} items"),
+    ("maxItems", "at most {} items"),
+    ("pattern", "matches {}"),
+    ("format", "{}"),
+    ("multipleOf", "multiple of {}"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One member of a schema; all texts are a stranger's, made visible."""
+
+    depth: int
+    name: str
+    type: str
+    required: bool
+    description: str
+    bounds: tuple[str, ...] = ()
+
+
+def rows(schema: Any) -> list[Row]:
+    """Return the members of an object schema, nested ones below, at most 300."""
+    found = []
+    for row in _members(schema, 0):
+        found.append(row)
+        if len(found) == MOST_ROWS:
+            break
+    return found
+
+
+def _members(schema: Any, depth: int) -> Iterator[Row]:
+    if not isinstance(schema, Mapping) or depth > DEEPEST:
+        return
+    properties = schema.get("properties")
+    required = schema.get("required")
+    wanted = set(map(str, required)) if isinstance(required, list) else set()
+    for name, member in properties.items() if isinstance(properties, Mapping) else ():
+        one = member if isinstance(member, Mapping) else {}
+        yield Row(
+            depth=depth,
+            name=visible(str(name), 200),
+            type=_type(one),
+            required=str(name) in wanted,
+            description=visible(str(one.get("description") or one.get("title") or ""), 1_000),
+            bounds=tuple(_bounds(one)),
+        )
+        yield from _members(one, depth + 1)
+        yield from _members(one.get("items"), depth + 1)
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return visible(" or ".join(map(str, kind)), 100)
+    if kind == "array" and isinstance(schema.get("items"), Mapping):
+        return f"list of {_type(schema['items'])}"
+    if kind is not None:
+        return visible(str(kind), 100)
+    for word in ("anyOf", "oneOf"):
+        if isinstance(choices := schema.get(word), list):
+            return " or ".join(_type(one) for one in choices[:5] if isinstance(one, Mapping))
+    if "$ref" in schema:
+        return visible(str(schema["$ref"]).rpartition("/")[2], 100)
+    return "one of a list" if "enum" in schema or "const" in schema else "anything"
+
+
+def _bounds(schema: Mapping[str, Any]) -> Iterator[str]:
+    if isinstance(values := schema.get("enum"), list):
+        yield visible("one of: " + ", ".join(_short(value) for value in values[:30]), 600)
+    if "const" in schema:
+        yield visible(f"always {_short(schema['const'])}", 200)
+    if "default" in schema:
+        yield visible(f"default {_short(schema['default'])}", 200)
+    for word, text in _BOUNDS:
+        if isinstance(value := schema.get(word), str | int | float):
+            yield visible(text.format(value), 200)
+
+
+def _short(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)[:100]
+
+
+def example(schema: Any) -> dict[str, Any]:
+    """Return arguments to start from: defaults where there are some, else fitting blanks."""
+    if not isinstance(schema, Mapping) or not isinstance(schema.get("properties"), Mapping):
+        return {}
+    required = schema.get("required")
+    wanted = required if isinstance(required, list) else []
+    return {
+        name: _blank(member, 0)
+        for name, member in schema["properties"].items()
+        if isinstance(member, Mapping) and (name in wanted or "default" in member)
+    }
+
+
+def _blank(schema: Mapping[str, Any], depth: int) -> Any:
+    if "default" in schema:
+        return schema["default"]
+    if "const" in schema:
+        return schema["const"]
+    if isinstance(values := schema.get("enum"), list) and values:
+        return values[0]
+    kind = schema.get("type")
+    if kind == "object" and depth < DEEPEST:
+        members = schema.get("properties")
+        wanted = schema.get("required")
+        return {
+            name: _blank(one, depth + 1)
+            for name, one in (members.items() if isinstance(members, Mapping) else ())
+            if isinstance(one, Mapping) and isinstance(wanted, list) and name in wanted
+        }
+    blanks = {"array": [], "boolean": False, "integer": 0, "number": 0, "null": None, "object": {}}
+    return blanks.get(kind, "") if isinstance(kind, str) else ""

@@ -1,0 +1,291 @@
+"""The list of servers: what is alive, what waits, and what can be done to many at once."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Count, F, IntegerField, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
+from django.urls import URLPattern, path, reverse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.lib.admin import (
+    DropdownFilter,
+    MultipleChoicesDropdownFilter,
+    action,
+    display,
+    register,
+)
+from bonobot.lib.untrusted import visible
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import PagedAdmin, Visit
+from bonobot.tenancy.templatetags.bonobot import ago, milliseconds
+from mcp_servers import registration
+from mcp_servers.admin import pool
+from mcp_servers.admin.contact import contact, report
+from mcp_servers.admin.removing import affected_by, confirm_removal
+from mcp_servers.approval import approve
+from mcp_servers.models import Check, Definition, Server
+
+
+class WaitingFilter(DropdownFilter):  # type: ignore[misc]  # the theme ships no types
+    """Servers with definitions that wait for approval."""
+
+    title = _("definitions")
+    parameter_name = "waiting"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the choices."""
+        return [("yes", _("some wait for approval")), ("no", _("nothing waits"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
+        """Keep what was chosen."""
+        return {
+            "yes": queryset.filter(waiting_count__gt=0),
+            "no": queryset.filter(waiting_count=0),
+        }.get(self.value(), queryset)
+
+
+class ScopeFilter(DropdownFilter):  # type: ignore[misc]  # the theme ships no types
+    """The organization's pool, or what belongs to one agent."""
+
+    title = _("belongs to")
+    parameter_name = "scope"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the choices."""
+        return [("pool", _("the organization")), ("private", _("one agent"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
+        """Keep what was chosen."""
+        mine = Q(scope_id=F("organization_id"))
+        return {"pool": queryset.filter(mine), "private": queryset.exclude(mine)}.get(
+            self.value(), queryset
+        )
+
+
+@register(Server)
+class ServerAdmin(PagedAdmin):
+    """The registered servers of the active organization."""
+
+    needs_to_change = Action.MANAGE_SERVERS
+    list_display = (
+        "server",
+        "state",
+        "transport",
+        "tool_count",
+        "waiting",
+        "seen",
+        "latency",
+        "switch",
+    )
+    list_filter = (
+        ("status", MultipleChoicesDropdownFilter),
+        ("transport_type", MultipleChoicesDropdownFilter),
+        WaitingFilter,
+        ScopeFilter,
+    )
+    search_fields = ("name", "description", "definitions__name")
+    ordering = ("name",)
+    actions = (
+        "test_chosen",
+        "refresh_chosen",
+        "approve_chosen",
+        "enable_chosen",
+        "disable_chosen",
+        "remove_chosen",
+    )
+    change_list_template = "admin/servers/list.html"
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the ways to add a server."""
+        ways = (
+            ("add/preset/", "presets", pool.presets_view),
+            ("add/preset/<slug:slug>/", "preset", pool.preset_view),
+            ("add/paste/", "paste", pool.paste_view),
+        )
+        found = [
+            path(route, self.admin_site.admin_view(view), name=self._name(name))
+            for route, name, view in ways
+        ]
+        return [*found, *super().get_urls()]
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show our own form."""
+        return pool.form_view(request)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
+        """Return the servers with the counts that the list shows, in one query."""
+        definitions = Definition.objects.filter(server=OuterRef("pk")).order_by()
+        tools = definitions.filter(kind=Definition.Kind.TOOL, present=True)
+        return (
+            super()
+            .get_queryset(request)
+            .annotate(tool_total=_counted(tools), waiting_count=_counted(definitions.waiting()))
+        )
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Leave out Django's own deletion: ours says what is affected."""
+        found = super().get_actions(request)
+        found.pop("delete_selected", None)
+        return found
+
+    def has_approve_permission(self, request: HttpRequest) -> bool:
+        """Tell who may approve definitions."""
+        return self.may(request, Action.APPROVE_DEFINITIONS)
+
+    # -- Columns ---------------------------------------------------------------------------------
+
+    @display(description=_("server"), ordering="name", header=True)
+    def server(self, server: Server) -> tuple[str, str]:
+        """Return the name, and what it is for."""
+        about = server.description or server.endpoint_config.get("url") or _command(server)
+        own = _t("private to an agent · ") if server.private_to_agent else ""
+        return visible(server.name), own + visible(about, 80)
+
+    @display(description=_("status"), ordering="status")
+    def state(self, server: Server) -> str:
+        """Return the badge; its title tells the last error."""
+        return state_badge(server)
+
+    @display(description=_("transport"), ordering="transport_type")
+    def transport(self, server: Server) -> str:
+        """Return the transport as people say it."""
+        return str(server.get_transport_type_display())
+
+    @display(description=_("tools"), ordering="tool_total")
+    def tool_count(self, server: Any) -> int:
+        """Return how many tools it offers."""
+        return int(server.tool_total)
+
+    @display(description=_("waiting"), ordering="waiting_count")
+    def waiting(self, server: Any) -> str:
+        """Return how many definitions wait, as a way to them."""
+        return render_to_string("admin/servers/waiting.html", {"server": server})
+
+    @display(description=_("last connected"), ordering="last_connected_at")
+    def seen(self, server: Server) -> Any:
+        """Return when it last answered."""
+        return ago(server.last_connected_at)
+
+    @display(description=_("latency"), ordering="latency_ms")
+    def latency(self, server: Server) -> str:
+        """Return how long its last answer took."""
+        return milliseconds(server.latency_ms)
+
+    @display(description=_("on"), ordering="enabled")
+    def switch(self, server: Server) -> str:
+        """Return the switch."""
+        return render_to_string("admin/servers/switch.html", {"server": server})
+
+    # -- Deeds upon many -------------------------------------------------------------------------
+
+    @action(description=_("Test the connection"), permissions=["change"])
+    def test_chosen(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        """Ask each chosen server, and say what came of it."""
+        self._contact(request, queryset, Check.Kind.TEST)
+
+    @action(description=_("Refresh what they offer"), permissions=["change"])
+    def refresh_chosen(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        """Discover each chosen server again."""
+        self._contact(request, queryset, Check.Kind.DISCOVERY)
+
+    @action(description=_("Approve what waits"), permissions=["approve"])
+    def approve_chosen(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        """Approve everything that waits at the chosen servers."""
+        for server in queryset:
+            done = approve(self.principal(request), server)
+            text = _t("%(server)s: %(n)d definitions approved.")
+            messages.success(request, text % {"server": server, "n": len(done.approved)})
+
+    @action(description=_("Switch on"), permissions=["change"])
+    def enable_chosen(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        """Switch the chosen servers on."""
+        self._switch(request, queryset, enabled=True)
+
+    @action(description=_("Switch off"), permissions=["change"])
+    def disable_chosen(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+        """Switch the chosen servers off; it holds on the very next call."""
+        self._switch(request, queryset, enabled=False)
+
+    @action(description=_("Remove…"), permissions=["delete"])
+    def remove_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Server]
+    ) -> HttpResponseBase | None:
+        """Ask first, with what else goes; then remove."""
+        chosen = list(queryset)
+        if "confirmed" not in request.POST:
+            return confirm_removal(self, request, [affected_by(server) for server in chosen])
+        for server in chosen:
+            registration.remove(self.principal(request), server)
+        messages.success(request, _t("%(n)d servers were removed.") % {"n": len(chosen)})
+        return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        """Ask first, with what else goes; then remove."""
+        principal = self.principal(request)
+        principal.require(Action.MANAGE_SERVERS)
+        server = self.find(request, object_id)
+        if request.method != "POST":
+            return confirm_removal(self, request, [affected_by(server)])
+        registration.remove(principal, server)
+        messages.success(request, _t("%(server)s was removed.") % {"server": server})
+        return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
+
+    def _contact(self, request: HttpRequest, queryset: QuerySet[Server], kind: str) -> None:
+        actor = self.principal(request).actor
+        report(request, contact(list(queryset), actor=actor, kind=kind))
+
+    def _switch(self, request: HttpRequest, queryset: QuerySet[Server], *, enabled: bool) -> None:
+        chosen = list(queryset)
+        for server in chosen:
+            registration.switch(self.principal(request), server, enabled=enabled)
+        text = _t("%(n)d servers are on.") if enabled else _t("%(n)d servers are off.")
+        messages.success(request, text % {"n": len(chosen)})
+
+
+def state_badge(server: Server) -> SafeString:
+    """Return the server's status as a badge."""
+    context = {"server": server}
+    return render_to_string("admin/servers/state.html", context)
+
+
+def _counted(rows: QuerySet[Definition]) -> Coalesce:
+    counted = rows.values("server").annotate(n=Count("pk")).values("n")
+    return Coalesce(Subquery(counted, output_field=IntegerField()), 0)
+
+
+def _command(server: Server) -> str:
+    config = server.endpoint_config
+    return " ".join([config.get("command", ""), *config.get("args", ())])
+
+
+@ServerAdmin.add_deed("test", needs=Action.MANAGE_SERVERS)
+def test(visit: Visit) -> None:
+    """Ask the server now."""
+    found = contact([visit.object], actor=visit.principal.actor, kind=Check.Kind.TEST)
+    report(visit.request, found)
+
+
+@ServerAdmin.add_deed("refresh", needs=Action.MANAGE_SERVERS)
+def refresh(visit: Visit) -> None:
+    """Discover the server again."""
+    found = contact([visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY)
+    report(visit.request, found)
+
+
+@ServerAdmin.add_deed("switch", needs=Action.MANAGE_SERVERS)
+def switch(visit: Visit) -> None:
+    """Switch the server on or off."""
+    enabled = visit.request.POST.get("enabled") == "1"
+    registration.switch(visit.principal, visit.object, enabled=enabled)
+    text = _t("%(server)s is on.") if enabled else _t("%(server)s is off.")
+    messages.success(visit.request, text % {"server": visit.object})
