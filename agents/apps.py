@@ -8,5 +8,5 @@ class AgentsConfig(AppConfig):
     """Who may do what, and what happened."""
 
     name = "agents"
-    verbose_name = _("Agents")
+    verbose_name = _("Work")
     default_auto_field = "django.db.models.BigAutoField"

@@ -8,5 +8,5 @@ class McpServersConfig(AppConfig):
     """What exists and how to reach it."""
 
     name = "mcp_servers"
-    verbose_name = _("MCP servers")
+    verbose_name = _("Connect")
     default_auto_field = "django.db.models.BigAutoField"

@@ -8,5 +8,5 @@ class LedgerConfig(AppConfig):
 
     name = "bonobot.ledger"
     label = "ledger"
-    verbose_name = "Ledger"
+    verbose_name = "Govern"
     default_auto_field = "django.db.models.BigAutoField"
