@@ -118,7 +118,7 @@ def test_a_call_waits_while_the_database_is_locked_shortly(
 def test_a_database_that_stays_locked_refuses_calls_and_takes_them_again_after(
     start_writer: Start, opening: Make, locked: Any, organization_id: UUID
 ) -> None:
-    writer = start_writer(deadline_s=0.5)
+    writer = start_writer(deadline_s=1)
     running = opening()
     writer.admit(Admission(running, (Reserve("budget:x", 10, 7),))).result(WAIT_S)
     with locked():
