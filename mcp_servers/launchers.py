@@ -114,11 +114,11 @@ def _refusal(command: str, allowed: Collection[str]) -> str:
 
 
 def _notices(command: str, args: list[str]) -> Iterator[Notice]:
-    if package := unpinned_package(command, args):
+    if unpinned_package(command, args):
+        # Not named: an argument that was taken for the package may be a secret.
         yield Notice(
             "unpinned_version",
-            f"`{visible(package, 100)}` runs in whatever version is newest at each start; "
-            "name a version.",
+            f"`{command}` takes whatever version is newest at each start; name a version.",
             "endpoint_config.args",
         )
     name = PurePosixPath(command).name

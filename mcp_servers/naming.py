@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Literal
 
 from bonobot.lib.problems import Conflict, Invalid
@@ -250,14 +251,15 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256(text).hexdigest()[:_SUFFIX_LENGTH]
 
 
-def _forms(name: str) -> set[str]:
+@lru_cache(maxsize=16_384)  # an import compares each of its names with all that are there
+def _forms(name: str) -> frozenset[str]:
     """Return what must differ between two servers: the slug in a tool's name, and the look."""
     look = unicodedata.normalize("NFKC", name).translate(_LATIN_TWINS).casefold()
     if look.isascii():
         look = _fold(slugify(look), "single")
         for one, other in _ASCII_TWINS:
             look = look.replace(one, other)
-    return {f"slug {_fold(slugify(name), 'single')}", f"look {look}"}
+    return frozenset((f"slug {_fold(slugify(name), 'single')}", f"look {look}"))
 
 
 def _alphabet(ch: str) -> str:

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 from bonobot.lib.egress import EgressDenied, check_url
 from bonobot.lib.masking import names_secret
 from bonobot.lib.untrusted import visible
+from mcp_servers.launchers import unpinned_package
 from mcp_servers.naming import slugify
 from mcp_servers.portability import signing
 from mcp_servers.portability.collecting import Collector, Labels
@@ -139,6 +140,8 @@ def _stdio(
     }
     if (cwd := members.get("cwd")) is not None and cwd.value is not None:
         endpoint["cwd"] = collector.plain(collector.text(cwd, "cwd") or "", "cwd")
+    if unpinned_package(endpoint["command"], endpoint["args"]):
+        collector.tell("unpinned_version", "The package has no version; name one.", "args")
     if any(_names_secret_option(arg) for arg in args):
         collector.tell(
             "secret_in_arguments",

@@ -1,0 +1,113 @@
+"""No text breaks the import, and no secret is seen in what it shows."""
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.lib.problems import Problem
+from mcp_servers.portability import Entry, parse
+
+CANARY = "canary-5f3a9b"
+HTTP = {"url": "https://mcp.example.com/mcp"}
+
+
+def attempt(text: str) -> tuple[tuple[Entry, ...], Problem | None]:
+    """Return the entries of a text, or why there are none; any other exception fails the test."""
+    try:
+        return parse(text), None
+    except Problem as problem:
+        return (), problem
+
+
+def full(secret: str) -> dict[str, Any]:
+    return {
+        "web": {
+            "url": f"https://x.example/?token={secret}",
+            "headers": {"Authorization": f"Bearer {secret}", "X-Other": secret},
+        },
+        "key": {**HTTP, "headers": {"X-Api-Key": secret}},
+        "oauth": {**HTTP, "auth": {"type": "oauth2", "client_id": "c", "client_secret": secret}},
+        "local": {
+            "command": "npx",
+            "args": ["--api-key", secret, f"--token={secret}"],
+            "env": {"A": secret, "B": f"x {secret} y", "C": secret},
+        },
+        "filled": {**HTTP, "headers": {"Authorization": "Bearer ${T}"}},
+        "broken": {"url": f"ftp://user:{secret}@x.example", "type": "what"},
+    }
+
+
+def test_no_secret_is_seen_in_what_is_shown() -> None:
+    entries = parse(json.dumps(full(CANARY)), values={"T": CANARY})
+    assert CANARY not in repr(entries)
+    assert CANARY not in json.dumps([entry.preview() for entry in entries])
+    assert all(CANARY in json.dumps(entry.configuration()) for entry in entries[:5])
+
+
+@given(st.data())
+def test_no_secret_is_seen_however_the_text_is_broken(data: st.DataObject) -> None:
+    text = json.dumps(full(CANARY), indent=data.draw(st.sampled_from([None, 1])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(text) - 1))
+        if CANARY in text[max(at - len(CANARY), 0) : at + len(CANARY)]:
+            continue  # half a secret can't be searched for
+        put = data.draw(st.sampled_from(["", '"', "'", ",", "{", "}", "[", "\\", "\n", "/*", ":"]))
+        text = text[:at] + put + text[at + 1 :]
+    entries, refused = attempt(text)
+    assert refused is None or CANARY not in json.dumps(refused.as_dict())
+    for entry in entries:
+        assert CANARY not in repr(entry)
+        problems = [problem.as_dict() for problem in entry.problems]
+        assert CANARY not in json.dumps(problems)
+
+
+@given(st.text() | st.text(st.sampled_from('{}[]",:\\/* \nabu0-1.truefalsn$')))
+def test_any_text_is_read_or_refused_and_never_a_fault(text: str) -> None:
+    entries, refused = attempt(text)
+    assert bool(entries) == (refused is None)
+    for entry in entries:
+        json.dumps(entry.preview())
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "url",
+                    "command",
+                    "args",
+                    "env",
+                    "headers",
+                    "type",
+                    "name",
+                    "servers",
+                    "mcp",
+                    "auth",
+                ]
+            )
+            | st.sampled_from(
+                ["endpoint_config", "auth_config", "enabled", "inputs", "id", "token"]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=15,
+)
+
+
+@given(json_values)
+def test_any_json_is_read_or_refused_and_never_a_fault(value: Any) -> None:
+    entries, refused = attempt(json.dumps(value))
+    assert bool(entries) == (refused is None)
+    for entry in entries:
+        json.dumps(entry.preview())
+        assert entry.sound == (not entry.problems)
+        if entry.sound:
+            assert entry.transport_type
+            assert entry.slug
