@@ -2,59 +2,16 @@
 
 import asyncio
 import gzip
-import json
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
-import httpcore2
 import httpx2
 import pytest
 
 from bonobot.lib.egress import EgressDenied, addresses, check_url, guarded_client
-from bonobot.lib.networks import Reach, judge
-
-CORPUS = Path(__file__).parents[4] / "shared" / "corpus" / "ssrf_urls.json"
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-class Dial(httpcore2.AsyncNetworkBackend):
-    """Records what would be connected to and answers with canned bytes."""
-
-    def __init__(self, answer: bytes = OK, dead: Iterable[str] = ()) -> None:
-        self.connected: list[str] = []
-        self._answer = answer
-        self._dead = set(dead)
-
-    async def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Any = None,
-    ) -> httpcore2.AsyncNetworkStream:
-        self.connected.append(host)
-        if host in self._dead:
-            raise httpcore2.ConnectError("refused")
-        return httpcore2.AsyncMockStream([self._answer])
-
-
-def answers(*rounds: list[str]) -> Callable[[str, int], Awaitable[list[str]]]:
-    """Return a resolver whose answer differs from one look-up to the next."""
-    left = list(rounds)
-
-    async def resolve(host: str, port: int) -> list[str]:
-        return left.pop(0) if len(left) > 1 else left[0]
-
-    return resolve
+from bonobot.lib.networks import Reach
+from tests.bonobot.lib.network import OK, Dial, answers
 
 
 @asynccontextmanager
@@ -381,40 +338,3 @@ def test_a_preview_tells_what_a_host_resolves_to():
 @pytest.mark.parametrize("host", ["does-not-exist.invalid", "a..b", "x" * 70 + ".example"])
 def test_a_preview_of_a_host_that_is_not_there_is_empty(host: str):
     assert addresses(host) == ()
-
-
-# --- the collection of attacks, where it is at hand
-
-
-def rows() -> list[Any]:
-    if not CORPUS.exists():
-        skip = pytest.mark.skip(reason=f"{CORPUS} is not on this machine")
-        return [pytest.param({}, id="absent", marks=skip)]
-    return [
-        pytest.param(row, id=row["id"])
-        for row in json.loads(CORPUS.read_text(encoding="utf-8"))["items"]
-        if row["stage"] != "policy"  # ports are not our policy
-    ]
-
-
-@pytest.mark.parametrize("row", rows())
-async def test_no_url_of_the_collection_reaches_an_address_inside(row: dict[str, Any]):
-    async def resolve(host: str, port: int) -> list[str]:
-        rounds = row.get("dns", {}).get(host)
-        if rounds:
-            return rounds.pop(0) if len(rounds) > 1 else rounds[0]
-        found = await asyncio.to_thread(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        return [str(entry[4][0]) for entry in found]
-
-    location = row.get("redirects", [""])[0].encode()
-    moved = b"HTTP/1.1 302 Found\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % location
-    dial = Dial(moved if location else OK)
-    answered = False
-    async with guarded_client(allow_private=False, resolve=resolve, dial=dial) as client:
-        with suppress(EgressDenied, httpx2.HTTPError, httpx2.InvalidURL):
-            answered = (await client.get(row["url"])).status_code == 200
-    assert all(judge(address).reach is Reach.PUBLIC for address in dial.connected)
-    if row["expect"] == "allow":
-        assert answered
-    if row["expect"] == "block":
-        assert not answered or row["stage"] == "rebind"
