@@ -15,14 +15,14 @@ from bonobot.tenancy.roles import Action
 
 MOST_RULES = 1_000
 MOST_BUDGETS = 9
-PATTERNS = "Tool names as models see them, or globs: `mcp_github_*`, `current_time`."
+PATTERNS = "Tool names as models see them, or globs: `mcp_github_*`, `read_result`."
 
 
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
             "Only these",
-            {"mode": "allowlist", "allow": ["mcp_time_*", "current_time"], "deny": []},
+            {"mode": "allowlist", "allow": ["mcp_time_*", "read_result"], "deny": []},
         )
     ]
 )

@@ -36,13 +36,6 @@ from mcp_servers.api.shapes import (
 from mcp_servers.models import Server
 from mcp_servers.registration import add, alter
 
-NAMES = serializers.ListField(
-    child=serializers.CharField(max_length=512),
-    required=False,
-    help_text="Globs over the server's own tool names.",
-)
-
-
 FROM_POOL = OpenApiExample(
     "Two tools of a pool server",
     {
@@ -53,13 +46,22 @@ FROM_POOL = OpenApiExample(
 )
 
 
+def _globs() -> serializers.ListField:
+    return serializers.ListField(
+        child=serializers.CharField(max_length=512),
+        required=False,
+        max_length=1_000,
+        help_text="Globs over the server's own tool names.",
+    )
+
+
 class BindBody(Shape):
     """A pool server for an agent; sent again, it changes how much of it the agent gets."""
 
     server_id = serializers.UUIDField()
     enabled = serializers.BooleanField(required=False)
-    allowed_tools = NAMES
-    denied_tools = NAMES
+    allowed_tools = _globs()
+    denied_tools = _globs()
 
 
 class AgentServerShape(ServerDetailShape):

@@ -26,7 +26,7 @@ class ModelEndpoint(GovernedModel):
     name = models.CharField(_("name"), max_length=255)
     slug = models.SlugField(_("slug"), max_length=64)
     kind = models.CharField(_("kind"), max_length=16, choices=Kind, default=Kind.OPENAI)
-    base_url = models.URLField(_("base URL"), blank=True, default="", max_length=500)
+    base_url = models.CharField(_("base URL"), blank=True, default="", max_length=500)
     api_key = SealedTextField(_("API key"), blank=True, default="")
     model = models.CharField(_("model"), max_length=255, blank=True, default="")
     allow_private = models.BooleanField(_("private address allowed"), default=False)

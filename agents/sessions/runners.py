@@ -60,9 +60,10 @@ def deadline() -> datetime:
     return timezone.now() - LEASE
 
 
-def any_alive() -> bool:
-    """Tell whether some process would take a queued session."""
-    return Runner.objects.filter(stopped_at=None, beat_at__gt=deadline()).exists()
+def any_alive(*, besides: UUID | None = None) -> bool:
+    """Tell whether some process, other than `besides`, would take a queued session."""
+    alive = Runner.objects.filter(stopped_at=None, beat_at__gt=deadline())
+    return alive.exclude(pk=besides).exists()
 
 
 def _abandoned() -> Q:

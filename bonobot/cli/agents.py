@@ -94,7 +94,7 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
 def _run(cli: Cli, options: argparse.Namespace) -> None:
     agent = find(cli, options.slug)
     session = start(cli.principal, agent, options.text, working_dir=options.working_dir)
-    if not any_alive():
+    if not any_alive(besides=session_runner().runner_id):
         # No worker takes it: this process becomes a runner until the session rests.
         runtime().call(session_runner().take, session.pk)
     with cli.waiting(f"{agent.name} is working …"):

@@ -2,6 +2,7 @@
 
 import uuid
 
+from django.core.validators import URLValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -31,7 +32,9 @@ class Preset(models.Model):
     description = models.TextField(_("description"), blank=True, default="")
     category = models.CharField(_("category"), max_length=64, blank=True, default="")
     icon = models.CharField(_("icon"), max_length=64, blank=True, default="")
-    documentation_url = models.URLField(_("documentation"), blank=True, default="")
+    documentation_url = models.CharField(
+        _("documentation"), max_length=500, blank=True, default="", validators=[URLValidator()]
+    )
     transport_type = models.CharField(_("transport"), max_length=10)
     endpoint_config = models.JSONField(_("endpoint"), default=dict)
     auth_type = models.CharField(_("sign-in"), max_length=16, default="none")
