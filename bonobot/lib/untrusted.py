@@ -15,6 +15,7 @@ HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 PLAIN = frozenset("\n\t")
+JOINERS = frozenset("\u200d\ufe0f")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 _PICTURE = (
@@ -55,7 +56,15 @@ def visible(text: str, limit: int | None = None) -> str:
         return shown + more
     pieces = _EMOJI.split(shown.replace("\r\n", "\n"))
     # Every second piece is an emoji; the emoji pattern has one group, so `split` returns it.
-    return "".join(p if i % 2 else p.translate(_SHOWN) for i, p in enumerate(pieces)) + more
+    for index, piece in enumerate(pieces):
+        if index % 2 == 0 or not _is_picture(piece):
+            pieces[index] = piece.translate(_SHOWN)
+    return "".join(pieces) + more
+
+
+def _is_picture(emoji: str) -> bool:
+    # The ranges have gaps, which show as nothing or as a box.
+    return not any(is_hidden(character) for character in emoji if character not in JOINERS)
 
 
 def storable(value: Any) -> Any:

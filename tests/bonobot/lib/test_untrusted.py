@@ -64,6 +64,7 @@ def test_windows_line_ends_are_line_ends() -> None:
 def test_text_hidden_behind_an_emoji_is_shown() -> None:
     hidden = "".join(chr(0xE0100 + ord(letter)) for letter in "hi")
     assert visible(f"😀{hidden}") == "😀⟨U+E0168⟩⟨U+E0169⟩"
+    assert visible("\U0001f0d0\ufe0f") == "⟨U+1F0D0⟩⟨U+FE0F⟩"  # a gap among the pictures
     assert visible("\u200d😀\u200d") == "⟨U+200D⟩😀⟨U+200D⟩"
 
 
