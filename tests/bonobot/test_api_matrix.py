@@ -79,7 +79,7 @@ def everything(where: Organization) -> dict[str, str]:
         "endpoint_id": str(ModelEndpoint.objects.get(organization=where).pk),
         "token_id": str(Token.objects.filter(organization=where).first().pk),
         "audit_id": str(AuditRow.objects.filter(organization_id=where.pk).first().pk),
-        "name": "current_time",
+        "name": "mcp_s_one",
     }
 
 

@@ -146,7 +146,8 @@ class ResourceSchema(AutoSchema):
     def _problem_statuses(self) -> Iterator[int]:
         write = self.method in WRITES
         calls = getattr(getattr(self.view, self.method.lower()), "makes_calls", False)
-        if write or self._is_list_view():
+        common = {ORGANIZATION, IDEMPOTENCY_KEY}
+        if write or self._is_list_view() or set(self.get_override_parameters()) - common:
             yield 400
         yield from (401, 403, 404)
         if write:

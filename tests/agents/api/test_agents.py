@@ -1,0 +1,274 @@
+"""Agents over REST: themselves, their policies and budgets, model endpoints, tokens."""
+
+import pytest
+
+from agents.models import Agent, Binding, ModelEndpoint
+from bonobot.ledger.models import AuditRow, BudgetCell
+from bonobot.lib.masking import MASK
+from bonobot.tenancy.models import Organization, Token
+from bonobot.tenancy.roles import Role
+from mcp_servers.models import Server
+from tests import rest
+from tests.agents import casting
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db
+
+OPENAI = {
+    "name": "Models",
+    "base_url": "https://models.example.com/v1",
+    "model": "large",
+    "api_key": "sk-in-the-clear-0123456789",
+}
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    return casting.agent(acme)
+
+
+@pytest.fixture
+def operator(acme: Organization, helper: Agent) -> Rest:
+    return rest.as_role(acme, Role.OPERATOR)
+
+
+@pytest.fixture
+def owner(acme: Organization, helper: Agent) -> Rest:
+    return rest.as_role(acme, Role.OWNER)
+
+
+# -- agents --------------------------------------------------------------------------------------
+
+
+def test_an_agent_is_made_with_a_slug_and_a_policy_that_blocks_all(operator):
+    made = operator.post("agents", {"name": "Release Helper", "instructions": "Help."})
+    assert (made.status, made.json["slug"]) == (201, "release-helper")
+    policy = operator.get(f"agents/{made.json['id']}/tool-policy")
+    assert policy.json == {"mode": "none", "allow": [], "deny": []}
+
+
+def test_an_agent_is_found_by_id_and_by_slug(operator, helper):
+    assert operator.get("agents/helper").json == operator.get(f"agents/{helper.pk}").json
+
+
+def test_a_patch_changes_only_what_it_says(operator, helper):
+    answer = operator.patch("agents/helper", {"max_turns": 7})
+    assert (answer.json["max_turns"], answer.json["name"]) == (7, "Helper")
+
+
+def test_a_removed_agent_is_gone_and_stays_in_the_audit(operator):
+    assert operator.delete("agents/helper").status == 204
+    assert operator.get("agents/helper").status == 404
+    assert AuditRow.objects.filter(action="agent_removed", resource_name="Helper").exists()
+
+
+def test_a_slug_that_is_taken_is_a_conflict(operator):
+    answer = operator.post("agents", {"name": "Another", "slug": "helper"})
+    assert (answer.status, answer.code) == (409, "name_taken")
+
+
+def test_another_organizations_model_endpoint_is_not_found(operator):
+    foreign = casting.agent(casting.organization("other")).model_endpoint
+    missing = "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"
+    for endpoint in (str(foreign.pk), missing):
+        answer = operator.post("agents", {"name": "x", "model_endpoint": endpoint})
+        assert (answer.status, answer.json["field"]) == (404, "model_endpoint")
+
+
+def test_without_any_model_endpoint_the_answer_says_what_to_do(acme):
+    answer = rest.as_role(acme, Role.OWNER).post("agents", {"name": "x"})
+    assert answer.code == "no_model_endpoint"
+    assert "offline" in answer.json["remedy"]
+
+
+def test_a_member_sees_the_agents_that_were_given_to_them(acme, helper):
+    casting.agent(acme, "secret")
+    person = casting.person(acme, Role.MEMBER, "mia")
+    helper.members.add(person.id)
+    client = Rest(user=helper.members.get())
+    assert [agent["slug"] for agent in client.get("agents").json["results"]] == ["helper"]
+    assert client.get("agents/secret").status == 404
+    assert client.get("agents/secret/tools").status == 404
+
+
+def test_a_list_takes_the_same_queries_for_any_number_of_rows(
+    acme, operator, django_assert_num_queries
+):
+    operator.get("agents")
+    for number in range(10):
+        casting.agent(acme, f"agent-{number}")
+    with django_assert_num_queries(2):  # the token, the agents
+        assert len(operator.get("agents").json["results"]) == 11
+
+
+# -- policies and budgets ------------------------------------------------------------------------
+
+
+def test_a_policy_is_written_in_the_names_that_models_see(acme, operator, helper):
+    server = Server.objects.create(
+        organization=acme, scope_id=acme.pk, name="GitHub", slug="github", transport_type="http"
+    )
+    Binding.objects.create(organization=acme, agent=helper, server=server)
+    body = {"mode": "allowlist", "allow": ["mcp_github_*", "read_result"], "deny": []}
+    written = operator.put("agents/helper/tool-policy", body)
+    assert (written.status, written.json["mode"]) == (200, "allowlist")
+    assert sorted(written.json["allow"]) == ["mcp_github_*", "read_result"]
+    assert operator.get("agents/helper/tool-policy").json == written.json
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field"),
+    [
+        ({"mode": "sometimes"}, "unknown_mode", "mode"),
+        ({"mode": "allowlist", "allow": ["mcp_nowhere_x"]}, "rule_unknown_server", "allow[0]"),
+        ({"mode": "denylist", "deny": ["read_result", " "]}, "invalid", "deny[1]"),
+        ({"allow": []}, "invalid", "mode"),
+        ({"mode": "all", "allow": "x"}, "invalid", "allow"),
+    ],
+)
+def test_a_policy_that_can_not_be_understood_changes_nothing(operator, body, code, field):
+    before = operator.get("agents/helper/tool-policy").json
+    answer = operator.put("agents/helper/tool-policy", body)
+    assert (answer.status, answer.code, answer.json["field"]) == (400, code, field)
+    assert operator.get("agents/helper/tool-policy").json == before
+
+
+def test_budgets_are_replaced_and_show_what_is_spent(acme, operator, helper):
+    lines = [
+        {"unit": "tokens", "period": "total", "limit": 1000},
+        {"unit": "calls", "period": "day", "limit": 5},
+    ]
+    operator.put("agents/helper/budgets", {"budgets": lines})
+    key = f"budget:{acme.pk}:agent:{helper.pk}:tokens:total:"
+    bucket = operator_bucket(helper)
+    BudgetCell.objects.create(key=f"{key}{bucket}", organization_id=acme.pk, spent=40, reserved=2)
+    found = operator.get("agents/helper/budgets").json["budgets"]
+    uses = {line["unit"]: (line["limit"], line["spent"], line["reserved"]) for line in found}
+    assert uses == {"tokens": (1000, 40, 2), "calls": (5, 0, 0)}
+    assert operator.put("agents/helper/budgets", {"budgets": []}).json == {"budgets": []}
+
+
+def operator_bucket(agent: Agent) -> str:
+    """Return the last part of a cell's key for a budget in total, as calls are charged."""
+    from django.utils import timezone
+
+    from agents.governance.limits import budget_key
+    from agents.governance.snapshots import Limit
+
+    limit = Limit("agent", str(agent.pk), "tokens", "total", 1)
+    return budget_key(agent.organization_id, limit, timezone.now()).rpartition(":")[2]
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ({"unit": "apples", "period": "day", "limit": 1}, "budgets[0].unit"),
+        ({"unit": "calls", "period": "week", "limit": 1}, "budgets[0].period"),
+        ({"unit": "calls", "period": "day", "limit": -1}, "budgets[0].limit"),
+        ({"unit": "calls", "period": "day", "limit": 2**60}, "budgets[0].limit"),
+        ({"unit": "calls", "period": "day"}, "budgets[0].limit"),
+    ],
+)
+def test_a_budget_that_can_not_be_one_is_refused(operator, line, field):
+    answer = operator.put("agents/helper/budgets", {"budgets": [line]})
+    assert (answer.status, answer.json["field"]) == (400, field)
+
+
+def test_two_budgets_of_the_same_are_refused(operator):
+    line = {"unit": "calls", "period": "day", "limit": 1}
+    answer = operator.put("agents/helper/budgets", {"budgets": [line, line]})
+    assert (answer.status, answer.json["field"]) == (400, "budgets[1]")
+
+
+# -- model endpoints -----------------------------------------------------------------------------
+
+
+def test_a_model_endpoints_key_is_never_read_back(operator):
+    made = operator.post("model-endpoints", OPENAI)
+    assert (made.status, made.json["api_key"]) == (201, MASK)
+    address = f"model-endpoints/{made.json['id']}"
+    for answer in (made, operator.get(address), operator.get("model-endpoints")):
+        assert "in-the-clear" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("members", "kept"), [({}, True), ({"api_key": MASK}, True), ({"api_key": ""}, False)]
+)
+def test_a_key_stays_unless_another_one_is_sent(operator, members, kept):
+    made = operator.post("model-endpoints", OPENAI).json
+    answer = operator.patch(f"model-endpoints/{made['id']}", {"model": "small"} | members)
+    assert (answer.json["model"], answer.json["api_key"]) == ("small", MASK if kept else "")
+    key = ModelEndpoint.objects.get(pk=made["id"]).api_key
+    assert (key.open() if key else "") == (OPENAI["api_key"] if kept else "")
+
+
+@pytest.mark.parametrize(
+    ("members", "code", "field"),
+    [
+        ({"base_url": "http://127.0.0.1:11434/v1"}, "private_address", "base_url"),
+        ({"base_url": "nonsense"}, "bad_url", "base_url"),
+        ({"model": " "}, "invalid", "model"),
+        ({"kind": "magic"}, "invalid", "kind"),
+        ({"timeout_s": 0}, "invalid", "timeout_s"),
+        ({"allow_private": True}, "forbidden", None),
+    ],
+)
+def test_a_model_endpoint_that_does_not_hold_is_refused(operator, members, code, field):
+    answer = operator.post("model-endpoints", OPENAI | members)
+    assert (answer.code, answer.json.get("field")) == (code, field)
+    assert not ModelEndpoint.objects.filter(name="Models").exists()
+
+
+def test_a_model_endpoint_in_use_stays(operator, helper):
+    answer = operator.delete(f"model-endpoints/{helper.model_endpoint_id}")
+    assert (answer.status, answer.code) == (409, "in_use")
+    assert "Helper" in answer.json["detail"]
+    made = operator.post("model-endpoints", OPENAI).json
+    assert operator.delete(f"model-endpoints/{made['id']}").status == 204
+
+
+# -- tokens --------------------------------------------------------------------------------------
+
+
+def test_a_tokens_text_is_shown_once_and_works(owner):
+    made = owner.post("tokens", {"name": "pipeline", "role": "auditor"})
+    assert made.status == 201
+    assert made.headers["Cache-Control"] == "no-store"
+    text = made.json["token"]
+    assert Rest(text).get("audit").status == 200
+    address = f"tokens/{made.json['id']}"
+    for answer in (owner.get("tokens"), owner.get(address)):
+        assert text.rpartition("_")[2] not in answer.text
+    assert owner.delete(address).status == 204
+    assert owner.get(address).json["revoked_at"]
+    assert Rest(text).get("audit").code == "bad_token"
+
+
+def test_a_token_is_narrowed_to_an_agent_of_the_organization(owner, helper):
+    body = {"name": "one", "role": "member", "agent": "helper"}
+    assert owner.post("tokens", body).json["agent_id"] == str(helper.pk)
+    foreign = casting.agent(casting.organization("other"), "theirs")
+    for name in (str(foreign.pk), "theirs", "nobody"):
+        answer = owner.post("tokens", body | {"agent": name})
+        assert (answer.status, answer.json["field"]) == (404, "agent")
+
+
+@pytest.mark.parametrize(
+    ("members", "field"),
+    [
+        ({"role": "king"}, "role"),
+        ({"name": ""}, "name"),
+        ({"expires_at": "2020-01-01T00:00:00Z"}, "expires_at"),
+        ({"calls_per_minute": 0}, "calls_per_minute"),
+    ],
+)
+def test_a_token_that_can_not_be_one_is_refused(owner, members, field):
+    before = Token.objects.count()
+    answer = owner.post("tokens", {"name": "x", "role": "member"} | members)
+    assert (answer.status, answer.json["field"]) == (400, field)
+    assert Token.objects.count() == before

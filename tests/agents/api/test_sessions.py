@@ -1,0 +1,200 @@
+"""Sessions over REST: start, read, follow, message, cancel."""
+
+import json
+from uuid import UUID
+
+import httpx
+import pytest
+
+from agents.models import Agent, Inbox, Session, Step
+from bonobot.tenancy.models import Organization, User
+from bonobot.tenancy.roles import Role
+from tests import rest
+from tests.agents import casting
+from tests.processes import Web
+from tests.rest import Rest
+
+STARTED = {"message": "What time is it in Asia/Tokyo?"}
+
+
+@pytest.fixture
+def acme(db: None) -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    return casting.agent(acme)
+
+
+@pytest.fixture
+def operator(acme: Organization, helper: Agent) -> Rest:
+    return rest.as_role(acme, Role.OPERATOR)
+
+
+def step(
+    session_id: str | UUID, seq: int, kind: str, state: str = "done", **payload: object
+) -> Step:
+    made: Step = Step.objects.create(
+        session_id=session_id, seq=seq, kind=kind, state=state, index=seq, payload=payload
+    )
+    return made
+
+
+def test_a_session_is_started_and_waits_for_a_worker(operator, helper):
+    made = operator.post("agents/helper/sessions", STARTED)
+    assert (made.status, made.json["status"], made.json["agent"]) == (201, "queued", "helper")
+    assert made.json["started_by"] == "operator token"
+    assert operator.get(f"sessions/{made.json['id']}").json["steps"] == []
+    assert Inbox.objects.get().payload["text"] == STARTED["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "field"),
+    [
+        ({"message": " "}, "invalid", "message"),
+        ({"message": ""}, "invalid", "message"),
+        ({}, "invalid", "message"),
+        ({"message": "x" * 100_001}, "invalid", "message"),
+        ({"message": "x", "model": "y"}, "unknown_field", "model"),
+    ],
+)
+def test_a_session_without_a_message_is_refused(operator, body, code, field):
+    answer = operator.post("agents/helper/sessions", body)
+    assert (answer.status, answer.code, answer.json["field"]) == (400, code, field)
+    assert not Session.objects.exists()
+
+
+def test_a_folder_is_attached_by_platform_administrators_only(acme, operator, tmp_path):
+    body = STARTED | {"working_dir": str(tmp_path)}
+    assert operator.post("agents/helper/sessions", body).status == 403
+    assert rest.as_administrator().post("agents/helper/sessions", body).status == 201
+
+
+def test_an_agent_that_is_switched_off_starts_nothing(operator):
+    operator.patch("agents/helper", {"enabled": False})
+    answer = operator.post("agents/helper/sessions", STARTED)
+    assert (answer.status, answer.code) == (409, "agent_disabled")
+
+
+def test_a_session_is_read_with_its_steps_but_not_the_models_own_message(operator):
+    session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
+    step(session_id, 1, "message", text="What time?", by="ann")
+    step(session_id, 2, "model", text="Let me see.", message={"provider": "private"}, finish="tool")
+    step(session_id, 3, "call", name="mcp_time_now", arguments={}, text="noon", duration_ms=3)
+    found = operator.get(f"sessions/{session_id}").json
+    assert [one["kind"] for one in found["steps"]] == ["message", "model", "call"]
+    assert found["steps"][2]["arguments"] == {}
+    assert "private" not in json.dumps(found)
+    assert found["more_steps"] is False
+    later = operator.get(f"sessions/{session_id}?after=2").json["steps"]
+    assert [one["seq"] for one in later] == [3]
+    assert operator.get(f"sessions/{session_id}?after=x").json["field"] == "after"
+
+
+def test_a_message_wakes_a_resting_session(operator):
+    session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
+    Session.objects.update(status="done")
+    answer = operator.post(f"sessions/{session_id}/messages", {"message": "And in Berlin?"})
+    assert (answer.status, answer.json["status"]) == (202, "queued")
+    assert operator.post(f"sessions/{session_id}/messages", {"message": ""}).status == 400
+
+
+def test_a_queued_session_is_cancelled_at_once(operator):
+    session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
+    assert operator.post(f"sessions/{session_id}/cancel").json == {"cancelled": True}
+    assert operator.post(f"sessions/{session_id}/cancel").json == {"cancelled": False}
+    assert operator.get(f"sessions/{session_id}").json["status"] == "cancelled"
+
+
+def test_sessions_are_found_by_agent_and_status(acme, operator):
+    casting.agent(acme, "other")
+    operator.post("agents/helper/sessions", STARTED)
+    operator.post("agents/other/sessions", STARTED)
+
+    def agents(query: str) -> list[str]:
+        return [one["agent"] for one in operator.get(query).json["results"]]
+
+    assert agents("sessions") == ["other", "helper"]
+    assert agents("sessions?agent=helper") == ["helper"]
+    assert agents("agents/other/sessions") == ["other"]
+    assert agents("sessions?status=done") == []
+
+
+def test_a_member_reads_their_own_sessions_only(acme, operator, helper):
+    theirs = operator.post("agents/helper/sessions", STARTED).json["id"]
+    casting.person(acme, Role.MEMBER, "mia")
+    user = User.objects.get(username="mia")
+    helper.members.add(user)
+    client = Rest(user=user)
+    own = client.post("agents/helper/sessions", STARTED).json["id"]
+    assert [one["id"] for one in client.get("sessions").json["results"]] == [own]
+    assert [one["id"] for one in client.get("agents/helper/sessions").json["results"]] == [own]
+    for path in ("", "/events"):
+        assert client.get(f"sessions/{theirs}{path}").status == 404
+    assert client.post(f"sessions/{theirs}/cancel").status == 404
+    assert client.post(f"sessions/{theirs}/messages", STARTED).status == 404
+
+
+def test_a_list_takes_the_same_queries_for_any_number_of_rows(operator, django_assert_num_queries):
+    for _ in range(10):
+        operator.post("agents/helper/sessions", STARTED)
+    with django_assert_num_queries(2):  # the token, the sessions with their agents
+        assert len(operator.get("sessions").json["results"]) == 10
+
+
+@pytest.mark.parametrize("seq", ["x", "-1", "1.5", "9" * 20])
+def test_a_stream_goes_on_behind_a_number(operator, seq):
+    session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
+    answer = operator.get(f"sessions/{session_id}/events", Last_Event_ID=seq)
+    assert (answer.status, answer.json["field"]) == (400, "Last-Event-ID")
+
+
+def test_events_stream_from_the_web_process_until_the_session_rests(
+    transactional_db, live_web: Web
+):
+    where = casting.organization()
+    agent = casting.agent(where)
+    _, token = casting_token(where)
+    headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
+    with httpx.Client(base_url=live_web.url, headers=headers, timeout=20) as client:
+        session_id = client.post(f"/api/agents/{agent.slug}/sessions", json=STARTED).json()["id"]
+        step(session_id, 1, "message", text="What time?")
+        intent = step(session_id, 2, "model", "intent", text="Let")
+        address = f"/api/sessions/{session_id}/events"
+        with client.stream("GET", address) as response:
+            assert response.headers["Content-Type"] == "text/event-stream"
+            assert response.headers["X-Accel-Buffering"] == "no"
+            lines = response.iter_lines()
+            assert event(lines)[:2] == ("1", "message")
+            number, kind, data = event(lines)
+            assert (number, kind, data["text"]) == ("", "model", "Let")
+            Step.objects.filter(pk=intent.pk).update(state="done", payload={"text": "Let me see."})
+            number, kind, data = event(lines)
+            assert (number, kind, data["text"]) == ("2", "model", "Let me see.")
+            Session.objects.filter(pk=session_id).update(status="done")
+            assert event(lines) == ("", "rest", {"status": "done"} | NO_ERROR)
+            assert list(lines) == []
+        with client.stream("GET", address, headers={"Last-Event-ID": "1"}) as response:
+            lines = response.iter_lines()
+            assert [event(lines)[0], event(lines)[1]] == ["2", "rest"]
+
+
+NO_ERROR = {"error_code": "", "error_detail": ""}
+
+
+def casting_token(where: Organization) -> tuple[object, str]:
+    from bonobot.tenancy.tokens import issue
+
+    return issue(casting.administrator(where), name="stream", role=Role.OPERATOR)
+
+
+def event(lines) -> tuple[str, str, dict]:  # type: ignore[no-untyped-def]
+    """Read one event: its id, kind and data."""
+    found = {"id": ""}
+    for line in lines:
+        if not line:
+            break
+        name, _, value = line.partition(": ")
+        found[name] = value
+    return found["id"], found["event"], json.loads(found["data"])
