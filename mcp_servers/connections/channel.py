@@ -31,6 +31,8 @@ STREAMED = 16  # bodies' worth of events on one stream
 REFUSAL_READ = 64 * 1024
 DEFAULT_RETRY_S = 1.0
 RESUMES = 8
+LATEST_S = 60.0
+NOBODY = -1  # the number of no request
 BUSY = (429, 502, 503, 504)
 REFUSED = (401, 403)
 
@@ -102,6 +104,25 @@ class Channel:
         if answer is None:
             raise unreachable(self._endpoint, "it broke off before it had answered", sent=True)
         return answer
+
+    async def listen(self, headers: Mapping[str, str], on_message: OnMessage) -> None:
+        """Hand on what the server says outside of any answer, until it refuses to.
+
+        A stream that ends is taken up again, ever later while nothing comes.
+        """
+        heard = _Heard(Request("listen"), NOBODY, on_message, resumable=True)
+        pause_s = heard.retry_s
+        while True:
+            last_id = heard.last_id
+            again = {**headers, "Last-Event-ID": last_id} if last_id else headers
+            try:
+                async with self._sent(heard.request, "GET", again) as response:
+                    await self._answer_in_events(response, heard)
+            except UpstreamError as error:
+                if error.http_status is not None:
+                    return
+            pause_s = heard.retry_s if heard.last_id != last_id else min(2 * pause_s, LATEST_S)
+            await asyncio.sleep(pause_s)
 
     async def tell(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         """Send a notification, or an answer of ours; nothing comes back."""

@@ -1,10 +1,10 @@
-"""Eras: what a server's first answers say about how to speak to it. Pure decisions.
+"""Eras: what a server's first answers say about how to speak to it.
 
 Modern servers answer `server/discover`; servers of the handshake era want `initialize`. Nothing
 is read from a server's name or version: only what it answered counts.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,9 @@ def stamp(era: Era, capabilities: Mapping[str, Any]) -> dict[str, Any]:
     return modern_meta(capabilities) if era == "modern" else {}
 
 
+Ask = Callable[[Request], Awaitable[dict[str, Any]]]
+
+
 def discover() -> Request:
     """Return the request that a modern server introduces itself to."""
     return Request("server/discover")
@@ -73,6 +76,19 @@ def initialized(endpoint: Endpoint, result: Mapping[str, Any]) -> Greeting:
     return _greeting("handshake", version, result.get("serverInfo"), result)
 
 
+async def ask_who_it_is(ask: Ask) -> Greeting | None:
+    """Return the greeting of a modern server, None if what answered isn't one.
+
+    A server that refuses our version and names it among its own is asked a second time.
+    """
+    try:
+        return discovered(await ask(discover()))
+    except UpstreamError as error:
+        if error.rpc_code != UNSUPPORTED_VERSION or MODERN not in _supported(error):
+            raise
+    return discovered(await ask(discover()))
+
+
 def after_probe(endpoint: Endpoint, error: UpstreamError) -> None:
     """Return when a handshake may be tried after this answer to `server/discover`; else raise.
 
@@ -80,14 +96,12 @@ def after_probe(endpoint: Endpoint, error: UpstreamError) -> None:
     evidence of a modern server; an outage is no evidence of anything.
     """
     if error.rpc_code == UNSUPPORTED_VERSION:
-        versions = error.rpc_data.get("supported") if isinstance(error.rpc_data, dict) else None
-        if not isinstance(versions, list) or set(HANDSHAKE).intersection(
-            version for version in versions if isinstance(version, str)
-        ):
+        versions = _supported(error)
+        if not versions or set(HANDSHAKE).intersection(versions):
             return
         raise protocol_error(
             endpoint,
-            f"it speaks {', '.join(str(version)[:40] for version in versions[:5])} only",
+            f"it speaks {', '.join(version[:40] for version in versions[:5])} only",
             remedy="Update the server, or Bonobot: they share no protocol version.",
         ) from error
     if error.rpc_code in MODERN_ERRORS:
@@ -106,6 +120,13 @@ def is_foreign(error: UpstreamError, era: Era) -> bool:
     return error.rpc_code in (*MODERN_ERRORS, METHOD_NOT_FOUND) or (
         error.http_status in FOREIGN_STATUSES
     )
+
+
+def _supported(error: UpstreamError) -> list[str]:
+    versions = error.rpc_data.get("supported") if isinstance(error.rpc_data, dict) else None
+    if not isinstance(versions, list):
+        return []
+    return [version for version in versions if isinstance(version, str)]
 
 
 def _greeting(era: Era, version: str, info: Any, result: Mapping[str, Any]) -> Greeting:

@@ -10,8 +10,7 @@ from mcp_servers.connections.endpoint import Endpoint, Era
 from mcp_servers.connections.eras import (
     Greeting,
     after_probe,
-    discover,
-    discovered,
+    ask_who_it_is,
     initialize,
     initialized,
     is_foreign,
@@ -171,7 +170,7 @@ class StdioConnection:
 
     async def _discover(self, peer: Peer) -> Greeting:
         meta = stamp("modern", self._host.capabilities())
-        greeting = discovered(await peer.request(discover(), meta))
+        greeting = await ask_who_it_is(lambda request: peer.request(request, meta))
         if greeting is None:
             raise protocol_error(self.endpoint, "it discovered no version that Bonobot speaks")
         return greeting

@@ -18,8 +18,7 @@ from mcp_servers.connections.eras import (
     METHOD_NOT_FOUND,
     Greeting,
     after_probe,
-    discover,
-    discovered,
+    ask_who_it_is,
     initialize,
     initialized,
     is_foreign,
@@ -63,6 +62,7 @@ class Session:
         self._desk = Desk(endpoint, host, crew, self._tell)
         self._numbers = itertools.count(1)
         self._headers: dict[str, str] = {}
+        self._listener: asyncio.Task[None] | None = None
 
     async def open(self) -> Greeting:
         """Shake hands."""
@@ -74,6 +74,9 @@ class Session:
         if number := found.headers.get(SESSION_ID):
             self._headers[SESSION_ID] = number
         await self._channel.tell(notification("notifications/initialized"), self._headers)
+        if self._host.capabilities():  # then what the server asks may come on a stream of its own
+            listening = self._channel.listen(self._headers, self._heard(request, message["id"]))
+            self._listener = self._crew.spawn(listening, name=f"listen {self._endpoint.name}")
         self.greeting = greeting
         return greeting
 
@@ -108,8 +111,14 @@ class Session:
         # What several servers answer instead of the 404 that the protocol asks for.
         return error.http_status == 400 and "session" in str(error).lower()
 
+    def leave(self) -> None:
+        """Stop listening."""
+        if self._listener is not None:
+            self._listener.cancel()
+
     async def end(self) -> None:
         """Tell the server that the session is over, as far as it listens."""
+        self.leave()
         if SESSION_ID in self._headers:
             await _politely(self._channel.delete(self._headers))
 
@@ -198,7 +207,7 @@ class HttpUpstream:
         """Ask the server who it is, in its era, which is found where it isn't known."""
         if self._era != "handshake":
             try:
-                greeting = discovered(await self._modern(discover(), host))
+                greeting = await ask_who_it_is(lambda request: self._modern(request, host))
             except UpstreamError as error:
                 after_probe(self.endpoint, error)
             else:
@@ -257,6 +266,7 @@ class HttpUpstream:
             return self._sessions[holder]
 
     def _drop(self, holder: str, session: Session) -> None:
+        session.leave()
         if self._sessions.get(holder) is session:
             del self._sessions[holder]
 

@@ -174,3 +174,48 @@ def initialization(asked: Asked, session: str = "", version: str = "2025-11-25")
 def text(asked: Asked, value: str = "ok") -> bytes:
     """Return a tool's result with one text."""
     return result(asked, {"content": [{"type": "text", "text": value}]})
+
+
+# --- whole servers
+
+
+def modern(respond: Callable[[Asked], Any]) -> RawHttp:
+    """Return a modern endpoint whose tool calls `respond` answers."""
+    return RawHttp(
+        lambda asked: discovery(asked) if asked.method == "server/discover" else respond(asked)
+    )
+
+
+class HandshakeHttp:
+    """What a server of the handshake era answers: sessions that it can lose."""
+
+    def __init__(self, respond: Callable[[Asked], Any], *, lost: bytes | None = None) -> None:
+        self.known: set[str] = set()
+        self.opened = 0
+        self._respond = respond
+        self._lost = lost
+
+    def __call__(self, asked: Asked) -> Any:
+        session = asked.headers.get("mcp-session-id", "")
+        if asked.method == "initialize":
+            self.opened += 1
+            self.known.add(f"s{self.opened}")
+            return initialization(asked, f"s{self.opened}")
+        if asked.headers.get("mcp-protocol-version") == MODERN:
+            return response(400, b"Bad Request: no session", "text/plain")
+        if session not in self.known:
+            return self._lost or response(404)
+        if asked.verb == "DELETE":
+            self.known.discard(session)
+            return response(204, kind="")
+        if asked.id is None:
+            return response(202, kind="")
+        return self._respond(asked)
+
+
+async def drip(part: bytes, every_s: float = 0.01) -> AsyncIterator[bytes]:
+    """Stream `part` again and again, for ever."""
+    yield STREAM
+    while True:
+        yield part
+        await asyncio.sleep(every_s)

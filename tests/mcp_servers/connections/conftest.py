@@ -1,8 +1,9 @@
 """Connections of their own for each test, and endpoints of the servers in `tests/servers`."""
 
+import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,13 +11,12 @@ from uuid import UUID, uuid4
 import pytest
 
 from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.errors import UpstreamError
 from mcp_servers.connections.pool import Connections
 
 SERVERS = Path(__file__).parents[2] / "servers"
 ORGANIZATION = UUID(int=1)
 HOLDER = "session:test"
-
-Ask = Callable[..., Any]
 
 
 class Clock:
@@ -30,11 +30,6 @@ class Clock:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def clock() -> Clock:
     return Clock()
 
@@ -44,6 +39,21 @@ async def connections(clock: Clock) -> AsyncIterator[Connections]:
     made = Connections(clock=clock)
     yield made
     await made.close()
+
+
+async def until(predicate: Callable[[], Any], within_s: float = 5) -> None:
+    """Let the loop go on until `predicate` holds."""
+    async with asyncio.timeout(within_s):
+        while not predicate():
+            await asyncio.sleep(0.01)
+
+
+async def failure(asked: Awaitable[Any]) -> UpstreamError:
+    """Return what a request to `a server` fails with."""
+    with pytest.raises(UpstreamError) as error:
+        await asked
+    assert (error.value.server, "a server" in str(error.value)) == ("a server", True)
+    return error.value
 
 
 def http(url: str, **more: Any) -> Endpoint:
@@ -86,6 +96,11 @@ async def call(
     return await connections.request(
         endpoint, "tools/call", params, **({"holder": HOLDER} | chosen)
     )
+
+
+def starts(connections: Connections, endpoint: Endpoint) -> int:
+    """Count how often the server's latest connection started a child."""
+    return connections.stderr_tail(endpoint.server_id).count("started")
 
 
 def text_of(result: dict[str, Any]) -> str:

@@ -15,7 +15,15 @@ from mcp_servers.connections.errors import UpstreamError
 from mcp_servers.connections.host import Host, NotSupported
 from mcp_servers.connections.pool import Connections
 from mcp_servers.connections.pool import connections as of_process
-from tests.mcp_servers.connections.conftest import HOLDER, Clock, call, http, scripted, text_of
+from tests.mcp_servers.connections.conftest import (
+    HOLDER,
+    Clock,
+    call,
+    http,
+    scripted,
+    text_of,
+    until,
+)
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp
 
@@ -83,7 +91,7 @@ async def test_closing_ends_everything_and_what_waits_for_it(connections: Connec
     await call(connections, endpoint, "echo")
     waiting = asyncio.ensure_future(call(connections, endpoint, "hang"))
     starting = asyncio.ensure_future(call(connections, scripted("late"), "echo"))
-    await asyncio.sleep(0.1)
+    await until(lambda: children(connections) == 2)
     await connections.close()
     for task in (waiting, starting):
         with pytest.raises(UpstreamError, match="closed"):
@@ -143,9 +151,7 @@ async def test_sweeping_goes_on_by_itself(clock: Clock, monkeypatch: pytest.Monk
     connections = Connections(clock=clock)
     await call(connections, scripted(), "echo")
     clock.now += 301
-    async with asyncio.timeout(5):
-        while children(connections):
-            await asyncio.sleep(0.01)
+    await until(lambda: not children(connections))
     await connections.close()
 
 
@@ -239,17 +245,21 @@ async def test_a_problem_of_the_host_is_an_error_to_the_server(connections: Conn
 async def test_a_server_that_asks_too_much_at_a_time_gets_some_answers_only(
     connections: Connections,
 ):
-    asked = 0
+    asked, enough = 0, asyncio.Event()
 
     class Slow(Host):
         async def roots(self, endpoint: Endpoint) -> dict[str, Any]:
             nonlocal asked
             asked += 1
-            await asyncio.sleep(0.2)
+            await enough.wait()
             raise NotSupported("no")
 
-    endpoint = scripted("handshake")
-    await call(connections, endpoint, "ask_back", method="roots/list", times=100, host=Slow())
+    endpoint, options = scripted("handshake"), {"method": "roots/list", "times": 100}
+    asking = asyncio.ensure_future(call(connections, endpoint, "ask_back", host=Slow(), **options))
+    await until(lambda: asked)
+    await call(connections, endpoint, "echo")
+    enough.set()
+    await asking
     assert asked == 16
 
 
