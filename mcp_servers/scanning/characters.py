@@ -31,28 +31,35 @@ class Hidden:
     end: int
 
 
-# The order matters: a whole terminal sequence before its first character, flags before tags.
-_SUSPECT = re.compile(
-    "|".join(
-        (
-            # England, Scotland, Wales: the only flags made of tags that platforms draw.
-            "(?P<flag>\U0001f3f4\U000e0067\U000e0062(?:\U000e0065\U000e006e\U000e0067"
-            "|\U000e0073\U000e0063\U000e0074|\U000e0077\U000e006c\U000e0073)\U000e007f)",
-            "(?P<ansi_escape>"
-            r"\x1b\[[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor, erase
-            r"|\x1b[\]PX^_][^\x07\x1b\r\n]*(?:\x07|\x1b\\)"  # OSC, DCS …: title, link, clipboard
-            r"|\x1b[ -/]*[0-~]?)",
-            "(?P<control_character>[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]+)",
-            "(?P<tag_character>[\U000e0000-\U000e007f]+)",
-            "(?P<bidi_control>[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069])",
-            "(?P<zero_width>[\u200b-\u200d])",
-            "(?P<variation_selector>[\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef])",
-            "(?P<malformed_text>[\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]+)",
-            "(?P<invisible_character>[\xad\u034f\u115f\u1160\u17b4\u17b5\u180e\u2060-\u2065"
-            "\u206a-\u206f\u2800\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
-            "\U0001d173-\U0001d17a\U000e0080-\U000e00ff\U000e01f0-\U000e0fff])",
-        )
-    )
+_CLASSES = {
+    "control_character": "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f",
+    "tag_character": "\U000e0000-\U000e007f",
+    "bidi_control": "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069",
+    "zero_width": "\u200b-\u200d",
+    "variation_selector": "\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef",
+    "malformed_text": "\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff",
+    "invisible_character": "\xad\u034f\u115f\u1160\u17b4\u17b5\u180e\u2060-\u2065\u206a-\u206f"
+    "\u2800\u3164\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0080-\U000e00ff\U000e01f0-\U000e0fff",
+}
+# England, Scotland, Wales: the only flags made of tags that platforms draw.
+_FLAG = (
+    "\U0001f3f4\U000e0067\U000e0062(?:\U000e0065\U000e006e\U000e0067|\U000e0073\U000e0063\U000e0074"
+    "|\U000e0077\U000e006c\U000e0073)\U000e007f"
+)
+_TERMINAL = (
+    r"\x1b\[[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor, erase
+    r"|\x1b[\]PX^_][^\x07\x1b\r\n]*(?:\x07|\x1b\\)"  # OSC, DCS …: title, link, clipboard
+    r"|\x1b[ -/]*[0-~]?"
+)
+# One class finds a place quickly, then the rules tell what stands there: a whole terminal sequence
+# before its first character, a flag before its tags.
+_PLACE = re.compile(f"[{''.join(_CLASSES.values())}\U0001f3f4]")
+_PLACE_IN_ASCII = re.compile(f"[{_CLASSES['control_character']}]")
+_EVERYTHING = re.compile(f"{_TERMINAL}|[{''.join(_CLASSES.values())}]+")
+_RULES = re.compile(
+    f"(?P<flag>{_FLAG})|(?P<ansi_escape>{_TERMINAL})|"
+    + "|".join(f"(?P<{rule}>[{characters}])" for rule, characters in _CLASSES.items())
 )
 _EMOJI_STYLES = frozenset("\ufe0e\ufe0f")
 _STANDARD_FORMS = frozenset("\ufe00\ufe01\ufe02")
@@ -71,13 +78,10 @@ _DIRECTION_MARKS = frozenset("\u061c\u200e\u200f")
 _DEEPEST_TURN = 4
 
 
-def hidden(text: str, *, excused: bool = True) -> Iterator[Hidden]:
-    """Yield what hides in `text`, in order; neighbours that break the same rule come as one.
-
-    Without `excused`, what an honest language needs is reported too.
-    """
+def hidden(text: str) -> Iterator[Hidden]:
+    """Yield what hides in `text`, in order; neighbours that break the same rule come as one."""
     last: Hidden | None = None
-    for found in _each(text, excused):
+    for found in _each(text):
         if last and last.rule == found.rule and last.end == found.start:
             last = Hidden(last.rule, last.start, found.end)
             continue
@@ -88,13 +92,30 @@ def hidden(text: str, *, excused: bool = True) -> Iterator[Hidden]:
         yield last
 
 
-def _each(text: str, excused: bool) -> Iterator[Hidden]:
-    around = _Surroundings(text)
-    for match in _SUSPECT.finditer(text):
-        rule = str(match.lastgroup)
-        if rule == "flag" or (excused and around.explain(rule, match.start())):
+def suspects(text: str) -> int:
+    """Return how many characters could hide something; quick, because nothing is judged."""
+    return len(_place(text).findall(text))
+
+
+def without_suspects(text: str) -> str:
+    """Return `text` without any character that could hide something; quick, and never excused."""
+    return _EVERYTHING.sub("", text)
+
+
+def _place(text: str) -> re.Pattern[str]:
+    return _PLACE_IN_ASCII if text.isascii() else _PLACE
+
+
+def _each(text: str) -> Iterator[Hidden]:
+    around, pattern = _Surroundings(text), _place(text)
+    at = 0
+    while place := pattern.search(text, at):
+        match = _RULES.match(text, place.start())
+        at = match.end() if match else place.end()
+        if match is None or match.lastgroup in (None, "flag"):
             continue
-        yield Hidden(rule, match.start(), match.end())
+        if not around.explain(match.lastgroup, match.start()):
+            yield Hidden(match.lastgroup, match.start(), match.end())
 
 
 class _Surroundings:

@@ -48,6 +48,12 @@ def test_many_open_sequences_are_cleaned_in_linear_time() -> None:
     assert len(clean_result("\x1b]x" * 100_000).text) == 100_000
 
 
+def test_a_flood_of_invisible_characters_goes_at_once() -> None:
+    cleaned = clean_result("a\u200b\u200c" * 20_000 + "👨\u200d👩")
+    assert cleaned.text == "a" * 20_000 + "👨👩"
+    assert cleaned.removed == {"flood": 40_001}
+
+
 @given(st.text() | tricky)
 def test_nothing_hides_in_a_cleaned_text_and_the_visible_stays_in_order(text: str) -> None:
     cleaned = clean_result(text)
