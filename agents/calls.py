@@ -316,8 +316,9 @@ async def _settled(request: Request, passed: _Passed) -> Outcome:
             call_id=request.call_id,
             organization_id=passed.snapshot.organization_id,
             outcome=outcome,
+            code=code,
             duration_ms=duration_ms,
-            details={"execution_time_ms": duration_ms, "code": code, "sanitized": shown.removed},
+            details={"execution_time_ms": duration_ms, "sanitized": shown.removed},
             actuals=tuple((one.key, one.amount, one.amount) for one in passed.admission.reserves),
         )
         await asyncio.shield(writer().settle_async(settlement))

@@ -1,13 +1,18 @@
 """Celery tasks of agents: they carry ids and hand sessions over to the process's one loop."""
 
+from datetime import timedelta
 from uuid import UUID
 
 from celery import shared_task
+from django.utils import timezone
 
 from agents.sessions.nudges import RUN_SESSION
 from agents.sessions.runner import session_runner
 from agents.sessions.runners import forgotten
+from bonobot.ledger.abandoned import settle_abandoned
 from bonobot.lib.runtime import runtime
+
+ABANDONED_AFTER = timedelta(minutes=9)
 
 
 @shared_task(name=RUN_SESSION)
@@ -18,7 +23,12 @@ def run_session(session_id: str) -> None:
 
 @shared_task
 def sweep() -> int:
-    """Nudge for sessions that nobody runs although someone should; return how many."""
+    """Nudge for sessions that nobody runs although someone should; return how many.
+
+    Calls that a dead process left open are closed too: the bounds of calls and of model requests
+    are far below `ABANDONED_AFTER`.
+    """
+    settle_abandoned(opened_before=timezone.now() - ABANDONED_AFTER)
     found = forgotten()
     for session_id in found:
         run_session.delay(str(session_id))

@@ -8,7 +8,7 @@ repeated.
 import asyncio
 import logging
 from dataclasses import dataclass
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from agents import calls
 from agents.governance.snapshots import Snapshot, snapshots
@@ -18,8 +18,7 @@ from agents.sessions import rows
 from agents.sessions.prompts import instructions
 from agents.sessions.runners import Hold, Lost
 from agents.sessions.turns import Turn
-from bonobot.ledger.entries import Settlement
-from bonobot.ledger.writer import writer
+from bonobot.ledger.abandoned import settle_unknown
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.principals import Principal
@@ -100,27 +99,13 @@ async def _recover(hold: Hold) -> None:
     """Close what was begun and never finished: by a dead holder, or by this one's own end."""
     orm = runtime().orm
     past = await orm(rows.history, hold.session_id)
-    organization_id = await orm(_organization, hold.session_id)
     for step in past.pending:
         if step.call_id is not None:
-            # The reservation stands as it was made: what was sent may have cost all of it.
-            await writer().settle_async(
-                Settlement(
-                    call_id=step.call_id,
-                    organization_id=organization_id,
-                    outcome="unknown",
-                    duration_ms=0,
-                    details={"code": "holder_died"},
-                    actuals=(),
-                )
-            )
+            # What was sent may have cost all that was reserved for it.
+            await orm(settle_unknown, step.call_id)
         state = Step.State.UNKNOWN if step.kind == Step.Kind.CALL else Step.State.FAILED
         payload = {**step.payload, "text": step.payload.get("text") or INTERRUPTED}
         await orm(rows.finish, hold, step, state, payload)
-
-
-def _organization(session_id: UUID) -> UUID:
-    return Session.objects.values_list("organization_id", flat=True).get(pk=session_id)
 
 
 def _setting(hold: Hold) -> Setting:

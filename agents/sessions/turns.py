@@ -167,8 +167,9 @@ class Turn:
                 call_id=call_id,
                 organization_id=self.snapshot.organization_id,
                 outcome=outcome,
+                code=code,
                 duration_ms=duration_ms,
-                details={"code": code, "execution_time_ms": duration_ms},
+                details={"execution_time_ms": duration_ms},
                 actuals=tuple(
                     (
                         reserve.key,

@@ -6,6 +6,7 @@ for ever. Calls of sessions are closed by whoever takes the session over, usuall
 """
 
 from datetime import datetime
+from uuid import UUID
 
 from bonobot.ledger import sealing
 from bonobot.ledger.entries import Settlement
@@ -27,6 +28,12 @@ def settle_abandoned(*, opened_before: datetime) -> int:
     )
     futures = [writer().settle(_settlement(row)) for row in rows.order_by("opened_at")[:AT_ONCE]]
     return sum(future.result() for future in futures)
+
+
+def settle_unknown(call_id: UUID) -> bool:
+    """Close one call whose maker is known to be gone; False if it was closed, or never opened."""
+    row = AuditRow.objects.running().filter(pk=call_id).first()
+    return row is not None and writer().settle(_settlement(row)).result()
 
 
 def _settlement(row: AuditRow) -> Settlement:
