@@ -98,7 +98,7 @@ def unreachable(
 ) -> UpstreamError:
     """Return the error of a server that isn't there, or broke off."""
     return UpstreamError(
-        f"`{endpoint.name}` could not be reached: {why}",
+        f"`{endpoint.name}` could not be reached: {why.rstrip('. ')}.",
         code="server_unreachable",
         server=endpoint.name,
         retryable=True,
