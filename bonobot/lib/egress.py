@@ -34,7 +34,8 @@ from bonobot.lib.problems import Problem
 
 MAX_BODY = 4 * 1024 * 1024
 LONGEST_URL = 8192
-KEEP_ALIVE_S = 60.0
+# Most servers hang up after 5 s of silence: a request must not cross that on its way.
+KEEP_ALIVE_S = 4.5
 TRIED_ADDRESSES = 4
 PREVIEW_S = 5.0
 

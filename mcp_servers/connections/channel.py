@@ -202,6 +202,7 @@ class Channel:
             raise unreachable(
                 endpoint,
                 f"it answered with HTTP {status}",
+                sent=True,
                 http_status=status,
                 retry_after=_seconds(response.headers.get("retry-after")),
                 remedy="Try again later.",

@@ -186,8 +186,8 @@ class Connections:
             try:
                 return await upstream.request(request, holder, host)
             except UpstreamError as error:
-                broke_off = error.code == "server_unreachable" and error.sent
-                if not (broke_off and request.repeatable):
+                broke_off = error.code == "server_unreachable" and error.http_status is None
+                if not (broke_off and error.sent and request.repeatable):
                     raise
             return await upstream.request(request, holder, host)
 

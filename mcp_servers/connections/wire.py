@@ -79,7 +79,8 @@ def decode(raw: bytes) -> Any:
 def message_of(number: int, request: Request, meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON-RPC request; `meta` is what this hop stamps on it."""
     own = request.params.get("_meta")
-    kept = {key: value for key, value in (own or {}).items() if key not in RESERVED}
+    theirs = own if isinstance(own, dict) else {}
+    kept = {key: value for key, value in theirs.items() if key not in RESERVED}
     stamped = kept | dict(meta)
     stamped.pop("progressToken", None)
     if request.on_progress is not None:

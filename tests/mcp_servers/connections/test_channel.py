@@ -52,7 +52,11 @@ async def test_a_busy_server_says_when_to_come_back(connections: Connections):
     answer = raw_http.response(429, Retry_After="7")
     async with RawHttp(lambda asked: answer).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
-    assert (error.code, error.http_status, error.retry_after) == ("server_unreachable", 429, 7)
+        assert (error.code, error.http_status, error.retry_after) == ("server_unreachable", 429, 7)
+        assert error.sent
+        endpoint = http(server.url, era="modern")
+        await failure(connections.request(endpoint, "tools/list", holder=HOLDER))
+        assert len(server.asked) == 2
 
 
 async def test_a_broken_server_is_quoted(connections: Connections):

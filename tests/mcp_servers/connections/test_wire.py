@@ -101,6 +101,10 @@ def test_a_request_without_anything_has_no_params():
     assert message_of(1, Request("ping"), {}) == {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 
 
+def test_a_meta_that_is_no_object_does_not_travel():
+    assert "params" not in message_of(1, Request("x", {"_meta": "odd"}), {})
+
+
 def test_a_request_asks_for_progress_only_where_somebody_waits_for_it():
     async def on_progress(*args: Any) -> None: ...
 
