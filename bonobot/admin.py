@@ -20,7 +20,7 @@ from bonobot.tenancy.active import SESSION_KEY, principal_of
 from bonobot.tenancy.models import Membership, Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens.answers import View, answering, screen
+from bonobot.tenancy.screens.answers import View, answering, rights, screen
 from mcp_servers.models import Definition
 
 __all__ = ["Site", "site"]
@@ -155,7 +155,7 @@ class Site(AdminSite):  # type: ignore[misc]  # the theme ships no types
         here = next((one for one in organizations if one.pk == principal.organization_id), None)
         context |= {
             "principal": principal,
-            "may": {action.value: principal.may(action) for action in Action},
+            "may": rights(principal),
             "organizations": organizations,
             "organization": here,
             "site_subheader": str(here or ""),

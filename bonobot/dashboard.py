@@ -106,6 +106,7 @@ def dashboard(principal: Principal) -> dict[str, Any]:
         "server_total": states["total"],
         "troubled": _troubled(servers),
         "waiting": _waiting(organization_id),
+        "waiting_total": Definition.objects.for_organization(organization_id).waiting().count(),
         "today": _today(organization_id),
         "hours": _hours(organization_id),
         "running": sessions.unfinished().count(),

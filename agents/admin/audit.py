@@ -155,6 +155,7 @@ class AuditAdmin(ScopedAdmin):
             "audit/row.html",
             title=str(row),
             row=row,
+            action=self.what(row),
             opts=self.opts,
             opened=_parsed(row.opened),
             closed=_parsed(row.closed),

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.db.models import Q
+from django.db.models import Case, Q, When
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
@@ -41,6 +41,7 @@ STATES = (
     ("refused", _("refused")),
     ("gone", _("no longer offered")),
 )
+TOOLS_FIRST = Case(When(kind=Definition.Kind.TOOL, then=0), default=1)
 # What a tool says about itself; hints of the server, which nothing relies upon.
 HINTS = (
     ("readOnlyHint", _("says: reads only"), "plain"),
@@ -117,7 +118,7 @@ def definitions(visit: Visit) -> HttpResponseBase:
 
 
 def _filtered(server: Server, kind: str, state: str, text: str) -> Any:
-    found = server.definitions.all()
+    found = server.definitions.order_by(TOOLS_FIRST, "kind", "name")
     if kinds := next((kinds for slug, _title, kinds in KINDS if slug == kind), ()):
         found = found.filter(kind__in=kinds)
     chosen = {

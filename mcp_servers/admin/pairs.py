@@ -8,6 +8,8 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.template.loader import render_to_string
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.masking import MASK
@@ -35,6 +37,12 @@ class PairsWidget(forms.Widget):
             "value_hint": self.value_hint,
         }
         return context
+
+    def render(
+        self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None
+    ) -> SafeString:
+        """Return the rows, from the project's own templates."""
+        return render_to_string(self.template_name, self.get_context(name, value, attrs))
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[tuple[str, str]]:
         """Return the rows that have a name or a value."""

@@ -161,7 +161,7 @@
         }
       }
       for (const part of all("[data-part]", found)) {
-        document.querySelector(`[data-live] [data-part="${part.dataset.part}"]`)?.replaceWith(part);
+        document.querySelector(`[data-part="${part.dataset.part}"]`)?.replaceWith(part);
       }
       const state = place.querySelector("[data-part=state]");
       place.dataset.after = state?.dataset.after ?? place.dataset.after;
@@ -198,8 +198,18 @@
   document.addEventListener("submit", busy);
   document.addEventListener("input", finding);
   document.addEventListener("keydown", sending);
+  // Ticking one of several says that the choice is meant: data-chooses="how=chosen".
+  function implying(event) {
+    const box = event.target.closest("[data-chooses]");
+    if (!box || !box.checked) return;
+    const [name, value] = box.dataset.chooses.split("=");
+    const radio = box.form.querySelector(`input[name="${name}"][value="${value}"]`);
+    if (radio) radio.checked = true;
+  }
+
   document.addEventListener("change", (event) => {
     ticking(event);
+    implying(event);
     const form = event.target.closest("form");
     if (form) {
       choosing(form);

@@ -17,6 +17,9 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from bonobot.lib.admin import site
 from bonobot.lib.problems import Problem
+from bonobot.tenancy.active import principal_of
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
 
 # Our own script asks for a piece of a page with this header, and gets a piece back, also of errors.
 FRAGMENT = "Bonobot-Fragment"
@@ -37,7 +40,14 @@ def fragment(
     request: HttpRequest, template: str, *, status: int = 200, **context: Any
 ) -> HttpResponse:
     """Return a piece of a page, without navigation, from `templates/admin/…`."""
+    principal = principal_of(request)
+    context |= {"principal": principal, "may": rights(principal)}
     return render(request, f"admin/{template}", context, status=status)
+
+
+def rights(principal: Principal) -> dict[str, bool]:
+    """Return what a person may do, by the actions' names, for templates."""
+    return {action.value: principal.may(action) for action in Action}
 
 
 def tell(request: HttpRequest, problem: Problem) -> None:

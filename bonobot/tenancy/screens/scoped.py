@@ -103,6 +103,13 @@ class ScopedAdmin(ModelAdmin):
             request.refusal = problem  # type: ignore[attr-defined]
             return super().changeform_view(request, object_id, form_url, extra_context)
 
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> HttpResponse:
+        """Show one way to save: the others are for tables, not for people."""
+        context |= {"show_save_and_add_another": False, "show_save_and_continue": False}
+        return super().render_change_form(request, context, *args, **kwargs)
+
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
     ) -> type[forms.ModelForm]:

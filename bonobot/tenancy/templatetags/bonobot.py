@@ -1,6 +1,7 @@
 """Filters and tags of the admin's templates: strangers' text, JSON, times, money, badges."""
 
 import json
+import re
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -8,8 +9,8 @@ from typing import Any
 from django import template
 from django.template.defaultfilters import date
 from django.utils import timezone
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import escape, format_html
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 
@@ -26,12 +27,20 @@ TONES = {
     **dict.fromkeys(("error", "failed", "refused", "deny", "revoked", "hard"), "bad"),
 }
 MICRO = 1_000_000
+_QUOTED = re.compile(r"`([^`\n]{1,300})`")
 
 
 @register.filter
 def shown(value: Any, limit: int | None = None) -> str:
     """Return a stranger's text with hidden characters visible; the template escapes it."""
     return visible(str(value if value is not None else ""), limit)
+
+
+@register.filter
+def told(text: Any, limit: int | None = None) -> SafeString:
+    """Return a sentence of ours (it may quote strangers) with `names` set as code."""
+    safe = escape(visible(str(text if text is not None else ""), limit))
+    return mark_safe(_QUOTED.sub(r"<code>\1</code>", safe))  # noqa: S308 - escaped before
 
 
 @register.filter
@@ -57,9 +66,9 @@ def tone(state: Any) -> str:
 
 
 @register.filter
-def ago(moment: datetime | None) -> SafeString | str:
+def ago(moment: Any) -> SafeString | str:
     """Return how long ago, as a `time` element that tells the moment itself."""
-    if moment is None:
+    if not isinstance(moment, datetime):
         return _("never")
     now = timezone.now()
     seconds = (now - moment).total_seconds()
@@ -74,10 +83,10 @@ def ago(moment: datetime | None) -> SafeString | str:
 
 
 @register.filter
-def milliseconds(value: float | None) -> str:
-    """Return a duration as people read it."""
-    if value is None:
-        return "-"
+def milliseconds(value: Any) -> str:
+    """Return a duration as people read it; what isn't known is a dash."""
+    if not isinstance(value, int | float):
+        return "–"
     if value < 1_000:
         return f"{value:.0f} ms"
     return f"{value / 1_000:.1f} s" if value < 60_000 else f"{value / 60_000:.1f} min"
