@@ -1,7 +1,8 @@
 """Check arguments without ever holding the loop: inline where that is quick, else in a child.
 
-Two children at most for each process, started when first needed, kept, and replaced when one had to
-be killed: 250 ms of processor time for a check, and one second by the clock (DESIGN section 3).
+For each process two children at most check and one judges, so that no discovery delays a call. They
+start when first needed, are kept, and are replaced when one had to be killed: a check has 250 ms of
+processor time, and one second by the clock (DESIGN section 3).
 """
 
 import asyncio
@@ -70,10 +71,7 @@ async def check(schema: Any, arguments: Any, judgement: Judgement) -> None:
 
 
 async def judge_all(schemas: Sequence[Any]) -> list[Judgement]:
-    """Judge schemas one after the other in confinement; one that takes too long is refused.
-
-    Raises `Unavailable` (`validation_busy`).
-    """
+    """Judge schemas one after the other in confinement; one that takes too long is refused."""
     judgements = []
     for schema in schemas:
         answer = await _confined("judge", {"schema": schema}, cpu_s=JUDGE_CPU_S, limit_s=JUDGE_S)
@@ -84,9 +82,8 @@ async def judge_all(schemas: Sequence[Any]) -> list[Judgement]:
 
 def close() -> None:
     """End the children of this process; the next check starts new ones."""
-    pool = _pools.pop(os.getpid(), None)
-    if pool is not None:
-        pool.close()
+    for key in [key for key in _pools if key[0] == os.getpid()]:
+        _pools.pop(key).close()
 
 
 async def _confined(
@@ -94,7 +91,7 @@ async def _confined(
 ) -> Answer | None:
     """Return a child's answer, or None where it gave up or had to be killed."""
     answer = await asyncio.wrap_future(
-        _pool().submit({"task": task, "cpu_s": cpu_s, **request}, limit_s)
+        _pool(task).submit({"task": task, "cpu_s": cpu_s, **request}, limit_s)
     )
     return None if answer is None or "gave_up" in answer else answer
 
@@ -153,9 +150,9 @@ class _Child:
 class _Pool:
     """A few threads, each with a child of its own, and a bound on what waits for them."""
 
-    def __init__(self) -> None:
-        self._threads = ThreadPoolExecutor(CHILDREN, thread_name_prefix="schemas")
-        self._places = threading.BoundedSemaphore(CHILDREN + MOST_WAITING)
+    def __init__(self, children: int, most_waiting: int) -> None:
+        self._threads = ThreadPoolExecutor(children, thread_name_prefix="schemas")
+        self._places = threading.BoundedSemaphore(children + most_waiting)
         self._own = threading.local()
         self._children: list[_Child] = []
 
@@ -186,18 +183,21 @@ class _Pool:
         return child.ask(json.dumps(request).encode("ascii") + b"\n", limit_s)
 
 
-_pools: dict[int, _Pool] = {}
+_pools: dict[tuple[int, str], _Pool] = {}
 _making = threading.Lock()
 atexit.register(close)
 
 
-def _pool() -> _Pool:
-    """Return this process's pool; a fork gets its own."""
+def _pool(task: str) -> _Pool:
+    """Return this process's pool for a task; a fork gets its own."""
+    key = (os.getpid(), task)
     with _making:
-        pid = os.getpid()
-        if pid not in _pools:
-            _pools[pid] = _Pool()
-        return _pools[pid]
+        if key not in _pools:
+            judges = task == "judge"
+            # Each discovery waits with one schema at a time, so these are as many as servers.
+            waiting = sys.maxsize // 2 if judges else MOST_WAITING
+            _pools[key] = _Pool(1 if judges else CHILDREN, waiting)
+        return _pools[key]
 
 
 def _read(process: "subprocess.Popen[bytes]", limit_s: float) -> Answer | None:

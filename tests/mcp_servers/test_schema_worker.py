@@ -113,12 +113,23 @@ async def test_schemas_are_judged_in_confinement_too() -> None:
     assert judgements[1] == judge(TREE)
 
 
+async def test_many_discoveries_at_once_are_judged_and_delay_no_check() -> None:
+    costly = [{"type": "object", "properties": {f"p{n}": {} for n in range(500)}}]
+    async with asyncio.TaskGroup() as group:
+        sweep = [group.create_task(schema_worker.judge_all(costly * 2)) for _ in range(100)]
+        await check(TREE, {"child": {}})
+        assert not all(task.done() for task in sweep)
+        for task in sweep[2:]:
+            task.cancel()
+    assert [judgement.verdict for judgement in sweep[0].result()] == ["confined", "confined"]
+
+
 async def test_the_child_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_TOKEN", "canary-value")
     await check(TREE, {})
     children = [
         child._process
-        for child in schema_worker._pools[os.getpid()]._children
+        for child in schema_worker._pools[os.getpid(), "check"]._children
         if child._process is not None
     ]
     assert children
@@ -130,7 +141,7 @@ async def test_the_child_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_closing_ends_the_children() -> None:
     await check(TREE, {})
-    processes = [child._process for child in schema_worker._pools[os.getpid()]._children]
+    processes = [child._process for child in schema_worker._pools[os.getpid(), "check"]._children]
     schema_worker.close()
     assert all(process is not None and process.poll() is not None for process in processes)
     await check(TREE, {})
