@@ -2,13 +2,14 @@
 
 from django.urls import path
 
-from mcp_servers.api import definitions, presets, servers
+from mcp_servers.api import definitions, imports, presets, servers
 
 ONE = "mcp-servers/<str:server_id>"
 DEFINITION = f"{ONE}/definitions/<str:definition_id>"
 
 urlpatterns = [
     path("presets", presets.Presets.as_view(), name="presets"),
+    path("mcp-servers/import", imports.Import.as_view(), name="import"),
     path("mcp-servers", servers.Servers.as_view(), name="servers"),
     path(ONE, servers.OneServer.as_view(), name="server"),
     path(f"{ONE}/test", servers.TestServer.as_view(), name="server-test"),

@@ -9,8 +9,9 @@ from datetime import timedelta
 from typing import Any
 
 from django.utils import timezone
+from django.utils.crypto import salted_hmac
 
-from bonobot.lib.canonical import canonical, digest
+from bonobot.lib.canonical import canonical
 from bonobot.lib.problems import Conflict, Invalid
 from bonobot.lib.seals import Codec, Sealed
 from bonobot.tenancy.models import KeptAnswer
@@ -44,7 +45,8 @@ def claim(principal: Principal, key: str, request: dict[str, Any]) -> KeptAnswer
             field=HEADER,
             remedy="Send 1 to 255 visible ASCII characters, such as a UUID.",
         )
-    asked = digest(canonical(request))
+    # Keyed: bodies hold secrets, and a plain digest of them could be guessed.
+    asked = salted_hmac("bonobot.idempotency", canonical(request), algorithm="sha256").hexdigest()
     mine = KeptAnswer.objects.for_organization(principal.organization_id)
     mine.filter(created_at__lt=timezone.now() - KEPT).delete()
     row, created = mine.get_or_create(
