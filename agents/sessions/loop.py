@@ -1,12 +1,14 @@
 """The loop: messages in, model turns, calls through the door, until the model has answered.
 
 Everything that the loop needs to go on is in the rows, so another runner can take over at any
-point. What a dead holder had begun and not finished is `unknown`: it is told to the model and not
-repeated.
+point. A call that a dead holder had sent and not finished is `unknown`: it is told to the model and
+not repeated. One that the audit doesn't know was never sent (no row, no call) and is made now; its
+id is the same, so the ledger admits it once, whoever comes first.
 """
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -27,6 +29,7 @@ from mcp_servers.models import Server
 
 logger = logging.getLogger(__name__)
 
+NOT_MADE = "This call was not made: the run ended before it."
 INTERRUPTED = (
     "Nobody knows whether this call ran: the process that made it ended before the answer. "
     "It was not repeated."
@@ -55,10 +58,11 @@ async def run(hold: Hold) -> None:
     """Run a held session until it rests; the outcome is in its rows."""
     orm = runtime().orm
     try:
-        await _recover(hold)
+        unsent = await _recover(hold)
         setting = await orm(_setting, hold)
         await _notices(hold, setting)
         async with asyncio.timeout(setting.agent.max_run_s):
+            await _call_all(hold, setting, unsent)
             await _converse(hold, setting)
         await orm(rows.close, hold, Session.Status.DONE)
     except Lost:
@@ -75,7 +79,7 @@ async def cancel(hold: Hold) -> None:
     """Write that a person cancelled the run; what was begun is closed as unknown."""
     orm = runtime().orm
     try:
-        await _recover(hold)
+        await _close_all(hold)
         await orm(rows.take_cancels, hold)
         await orm(rows.append, hold, Step.Kind.END, {"code": "cancelled"})
         await orm(rows.close, hold, Session.Status.CANCELLED, code="cancelled")
@@ -87,7 +91,7 @@ async def fail(hold: Hold, problem: Problem) -> None:
     """Write why the run ended; what was begun is closed as unknown."""
     orm = runtime().orm
     try:
-        await _recover(hold)
+        await _close_all(hold)
         await orm(rows.append, hold, Step.Kind.END, problem.as_dict())
         detail = f"{problem} {problem.remedy}".strip()
         await orm(rows.close, hold, Session.Status.FAILED, code=problem.code, detail=detail)
@@ -95,17 +99,31 @@ async def fail(hold: Hold, problem: Problem) -> None:
         logger.warning("session %s was lost before it could be closed", hold.session_id)
 
 
-async def _recover(hold: Hold) -> None:
-    """Close what was begun and never finished: by a dead holder, or by this one's own end."""
+async def _recover(hold: Hold) -> list[Step]:
+    """Close what was sent and never finished; return calls that were never sent.
+
+    Both come from a dead holder, or from the end of this one's own run.
+    """
     orm = runtime().orm
-    past = await orm(rows.history, hold.session_id)
-    for step in past.pending:
+    unsent = []
+    for step in (await orm(rows.history, hold.session_id)).pending:
+        if step.kind == Step.Kind.CALL and not await orm(rows.was_sent, step):
+            unsent.append(step)
+            continue
         if step.call_id is not None:
             # What was sent may have cost all that was reserved for it.
             await orm(settle_unknown, step.call_id)
         state = Step.State.UNKNOWN if step.kind == Step.Kind.CALL else Step.State.FAILED
         payload = {**step.payload, "text": step.payload.get("text") or INTERRUPTED}
         await orm(rows.finish, hold, step, state, payload)
+    return unsent
+
+
+async def _close_all(hold: Hold) -> None:
+    """Leave nothing open at the end of a run."""
+    for step in await _recover(hold):
+        payload = {**step.payload, "text": NOT_MADE, "code": "not_made"}
+        await runtime().orm(rows.finish, hold, step, Step.State.FAILED, payload)
 
 
 def _setting(hold: Hold) -> Setting:
@@ -184,7 +202,8 @@ async def _converse(hold: Hold, setting: Setting) -> None:
         )
         if reply.calls:
             _within_calls(setting.agent, past, len(reply.calls))
-            await _call_all(hold, setting, past.turn + 1, reply.calls)
+            begun = await _begin_all(hold, past.turn + 1, reply.calls)
+            await _call_all(hold, setting, begun)
         elif not await orm(rows.take_messages, hold):
             await orm(rows.append, hold, Step.Kind.END, {"answer": reply.text})
             return
@@ -215,57 +234,54 @@ def _within_calls(agent: Agent, past: rows.History, more: int) -> None:
         )
 
 
-async def _call_all(
-    hold: Hold, setting: Setting, turn: int, asked: tuple[port.ToolCall, ...]
-) -> None:
+async def _begin_all(hold: Hold, turn: int, asked: Sequence[port.ToolCall]) -> list[Step]:
+    """Write the intents: the ids of calls are known, and in the rows, before anything is sent."""
+    return [
+        await runtime().orm(
+            rows.append,
+            hold,
+            Step.Kind.CALL,
+            {"name": one.name, "arguments": one.arguments, "raw": one.raw_arguments},
+            state=Step.State.INTENT,
+            turn=turn,
+            index=one.index,
+            call_id=uuid4(),
+        )
+        for one in asked
+    ]
+
+
+async def _call_all(hold: Hold, setting: Setting, begun: Sequence[Step]) -> None:
     """Make the calls of one turn beside each other; one that fails doesn't disturb the rest."""
-    begun = [(one, await _begun(hold, turn, one)) for one in asked]
     try:
         async with asyncio.TaskGroup() as group:
-            for one, step in begun:
-                group.create_task(_call(hold, setting, one, step))
+            for step in begun:
+                group.create_task(_call(hold, setting, step))
     except BaseExceptionGroup as failures:
         # What isn't a call's own failure ends the run, and all tasks fail for the same reason.
         raise failures.exceptions[0] from failures
 
 
-async def _begun(hold: Hold, turn: int, asked: port.ToolCall) -> Step:
-    """Write the intent: the call's id is known, and in the rows, before anything is sent."""
-    return await runtime().orm(
-        rows.append,
-        hold,
-        Step.Kind.CALL,
-        _shown(asked),
-        state=Step.State.INTENT,
-        turn=turn,
-        index=asked.index,
-        call_id=uuid4(),
-    )
-
-
-def _shown(asked: port.ToolCall) -> dict[str, object]:
-    return {"name": asked.name, "arguments": asked.arguments}
-
-
-async def _call(hold: Hold, setting: Setting, asked: port.ToolCall, step: Step) -> None:
+async def _call(hold: Hold, setting: Setting, step: Step) -> None:
     request = calls.Request(
         principal=setting.principal,
-        tool=asked.name,
-        arguments=asked.arguments or {},
+        tool=step.payload["name"],
+        arguments=step.payload["arguments"] or {},
         via="session",
         holder=_holder(hold),
         agent_id=setting.agent.pk,
         session_id=hold.session_id,
         call_id=step.call_id or uuid4(),
     )
-    state, found = await _made(request, asked)
-    await runtime().orm(rows.finish, hold, step, state, _shown(asked) | found, calls=1)
+    state, found = await _made(request, step)
+    shown = {name: step.payload[name] for name in ("name", "arguments")}
+    await runtime().orm(rows.finish, hold, step, state, shown | found, calls=1)
 
 
-async def _made(request: calls.Request, asked: port.ToolCall) -> tuple[str, dict[str, object]]:
+async def _made(request: calls.Request, step: Step) -> tuple[str, dict[str, object]]:
     """Make the call and return how the step ends: refusals and failures are for the model too."""
-    if asked.arguments is None:
-        text = f"The arguments are not a JSON object: {asked.raw_arguments[:200]}"
+    if step.payload["arguments"] is None:
+        text = f"The arguments are not a JSON object: {step.payload['raw'][:200]}"
         return Step.State.FAILED, {"text": text, "code": "invalid_arguments"}
     try:
         outcome = await calls.call(request)

@@ -11,6 +11,7 @@ from django.utils import timezone
 from agents.llm import port
 from agents.models import Inbox, Session, Step
 from agents.sessions.runners import Hold, Lost
+from bonobot.ledger.models import AuditRow
 from bonobot.lib.untrusted import storable
 
 
@@ -101,6 +102,11 @@ def take_messages(hold: Hold) -> bool:
             append(hold, Step.Kind.MESSAGE, {"text": item.payload["text"], "by": item.actor})
             Inbox.objects.filter(pk=item.pk).update(taken_at=timezone.now())
     return bool(waiting)
+
+
+def was_sent(step: Step) -> bool:
+    """Tell whether a call passed admission: no row in the audit, no call."""
+    return AuditRow.objects.filter(pk=step.call_id).exists()
 
 
 def cancelled(runner_id: UUID) -> set[UUID]:

@@ -1,15 +1,21 @@
 """The loop: runs from rows alone, with the offline model and a real server."""
 
 import asyncio
+from uuid import uuid4
 
 import pytest
 
+from agents.llm import port
 from agents.models import Agent, Budget, Session, Step
-from agents.sessions import requests, rows, runners
+from agents.sessions import loop, requests, rows, runners
 from agents.sessions.following import report
 from agents.sessions.runner import SessionRunner
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.entries import Admission, Opening, Reserve
 from bonobot.ledger.models import AuditRow
+from bonobot.ledger.usage import cells
 from bonobot.ledger.verify import verify
+from bonobot.ledger.writer import writer
 from bonobot.lib.runtime import runtime
 from mcp_servers.models import Server
 from tests.agents import casting
@@ -165,26 +171,66 @@ def test_cancelling_ends_a_running_session(acme, helper, workshop, runner):
     assert AuditRow.objects.get(pk=call.call_id).outcome in ("unknown", "cancelled")
 
 
-def test_what_a_dead_holder_began_is_unknown_and_not_repeated(acme, helper, workshop, run, effects):
+@pytest.fixture
+def dead(acme, helper):
+    """A session whose holder died between the intent of a call and its answer."""
     boss = casting.administrator(acme)
-    session = requests.start(boss, helper, '/mcp_workshop_count {"what": "once"}')
-    hold = runners.claim(session.pk, dead := runners.register())
+    arguments = {"what": "once"}
+    session = requests.start(boss, helper, "count once")
+    hold = runners.claim(session.pk, gone := runners.register())
     rows.take_messages(hold)
-    ask = {
-        "role": "assistant",
-        "turn": 1,
-        "text": "",
-        "calls": [{"id": "t0001c000", "name": "mcp_workshop_count", "arguments": {"what": "once"}}],
-    }
-    rows.append(hold, Step.Kind.MODEL, {"text": "", "message": ask}, turn=1)
-    shown = {"name": "mcp_workshop_count", "arguments": {"what": "once"}}
-    rows.append(hold, Step.Kind.CALL, shown, state=Step.State.INTENT, turn=1)
-    runners.retire(dead)
-    run("and now?", session)
-    (call,) = steps(session, Step.Kind.CALL)
+    asked = port.ToolCall(0, "mcp_workshop_count", arguments, "{}", port.call_id(1, 0))
+    message = port.assistant_message(1, "", [asked])
+    rows.append(hold, Step.Kind.MODEL, {"text": "", "message": message}, turn=1)
+    shown = {"name": "mcp_workshop_count", "arguments": arguments, "raw": "{}"}
+    rows.append(hold, Step.Kind.CALL, shown, state=Step.State.INTENT, turn=1, call_id=uuid4())
+    runners.retire(gone)
+    return session
+
+
+def sent(step, acme, limit):
+    """Admit the call of a step, as its holder did before it died."""
+    opening = Opening(
+        call_id=step.call_id,
+        organization_id=acme.pk,
+        action="agent_tool_call",
+        event_type="call",
+        resource_type="mcp_tool",
+        resource_id="mcp_workshop_count",
+        actor=Actor("session", "s", "s"),
+        decision="allow",
+    )
+    writer().admit(
+        Admission(opening, reserves=(Reserve(f"budget:{acme.pk}:x", limit, 3),))
+    ).result()
+
+
+def test_a_call_that_was_sent_is_unknown_and_not_repeated(acme, workshop, dead, run, effects):
+    (step,) = steps(dead, Step.Kind.CALL)
+    sent(step, acme, limit=10)
+    run("and now?", dead)
+    (call,) = steps(dead, Step.Kind.CALL)
     assert call.state == Step.State.UNKNOWN
     assert effects.read_text() == ""
-    assert session.status == Session.Status.DONE
+    assert dead.status == Session.Status.DONE
+    assert AuditRow.objects.get(pk=call.call_id).outcome == "unknown"
+    (cell,) = cells(acme.pk).values()
+    assert (cell.spent, cell.reserved) == (3, 0)
+
+
+def test_a_call_that_was_never_sent_is_made_once(workshop, dead, run, effects):
+    run("and now?", dead)
+    (call,) = steps(dead, Step.Kind.CALL)
+    assert call.state == Step.State.DONE
+    assert effects.read_text().splitlines() == ["once"]
+
+
+def test_cancelling_leaves_an_unsent_call_unmade(acme, helper, workshop, dead, runner, effects):
+    hold = runners.claim(dead.pk, runners.register())
+    runtime().call(loop.cancel, hold)
+    (call,) = steps(dead, Step.Kind.CALL)
+    assert (call.state, call.payload["code"]) == (Step.State.FAILED, "not_made")
+    assert effects.read_text() == ""
 
 
 def test_draining_hands_a_running_session_to_the_next_runner(acme, helper, workshop, runner, run):
