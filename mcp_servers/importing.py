@@ -29,12 +29,14 @@ class Choices:
     """What a person decided about an import.
 
     `values` fills parameters by name; `allow_private` and `chosen` name entries (None: all that are
-    sound); nothing outside the text is ever read for a value.
+    sound); `taken_over` names members that the caller itself understands. Nothing outside the text
+    is ever read for a value.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     allow_private: Collection[str] = ()
     chosen: Collection[str] | None = None
+    taken_over: Collection[str] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,7 @@ def plan(principal: Principal, text: str, choices: Choices | None = None) -> tup
     choices = choices or Choices()
     pool = Server.objects.for_organization(principal.organization_id).pool()
     taken = list(pool.values_list("name", flat=True))
-    entries = parse(text, values=choices.values)
+    entries = parse(text, values=choices.values, taken_over=choices.taken_over)
     return tuple(_planned(principal, entry, choices, taken) for entry in entries)
 
 

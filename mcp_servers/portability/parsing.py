@@ -1,6 +1,6 @@
 """Read a pasted or uploaded text into entries: what a client wrote, server by server."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from bonobot.lib.problems import Problem
@@ -11,23 +11,30 @@ from mcp_servers.portability.entries import Entry
 from mcp_servers.portability.reader import Node, read, tolerated
 from mcp_servers.portability.servers import read_server
 from mcp_servers.portability.shapes import survey
+from mcp_servers.portability.yaml_reader import is_yaml, read_yaml
 
 
-def parse(text: str, *, values: Mapping[str, str] | None = None) -> tuple[Entry, ...]:
+def parse(
+    text: str,
+    *,
+    values: Mapping[str, str] | None = None,
+    taken_over: Collection[str] = (),
+) -> tuple[Entry, ...]:
     """Return the servers that `text` describes, each with its problems; nothing is added.
 
-    `values` fill `${NAME}` (a person's answers, or the CLI's environment). Raises `Invalid` about
-    the whole text: `broken_json`, `too_large`, `too_deep`, `nothing_to_import`,
-    `not_a_configuration`, `too_many_servers`.
+    `values` fill `${NAME}` (a person's answers, or the CLI's environment); `taken_over` are members
+    that the caller itself understands, so that nothing is said of leaving them out. Raises
+    `Invalid` about the whole text: `broken_json`, `broken_yaml`, `unsupported_yaml`, `too_large`,
+    `too_deep`, `nothing_to_import`, `not_a_configuration`, `too_many_servers`.
     """
-    reading = read(text)
+    reading = read_yaml(text) if is_yaml(text) else read(text)
     document = survey(reading.root)
     notices = [Notice("tolerated", words) for words in tolerated(reading)]
-    if document.left_out:
-        listed = ", ".join(f"`{name}`" for name in document.left_out[:20])
+    if left_out := [name for name in document.left_out if name not in taken_over]:
+        listed = ", ".join(f"`{name}`" for name in left_out[:20])
         notices.append(Notice("left_out", f"Beside the servers, not taken over: {listed}."))
     labels = _labels(document.inputs)
-    entries = [read_server(found, values or {}, labels) for found in document.servers]
+    entries = [read_server(found, values or {}, labels, taken_over) for found in document.servers]
     return tuple(
         replace(
             entry,

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
@@ -39,10 +39,13 @@ _OF_BOTH = frozenset((*TRANSPORT_KEYS, "name", "enabled", "disabled", "endpoint_
 _SAYS_NOTHING = frozenset(("www", "mcp", "api", "server", "app"))
 
 
-def read_server(found: Found, values: Mapping[str, str], labels: Labels) -> Entry:
+def read_server(
+    found: Found, values: Mapping[str, str], labels: Labels, taken_over: Collection[str] = ()
+) -> Entry:
     """Return the entry of a server, with everything that is wrong with it.
 
     `values` fill its references; without them each is a parameter and a `missing_value`.
+    `taken_over` are members that the caller understands.
     """
     collector = Collector(found.line, values, labels, slugify(found.name or "") or "server")
     members = _members(found.node, collector)
@@ -54,7 +57,8 @@ def read_server(found: Found, values: Mapping[str, str], labels: Labels) -> Entr
         endpoint, secrets = _stdio(members, collector)
     elif transport == "http":
         endpoint, sign_in, secrets = _http(members, collector)
-    _tell_what_is_left_out(members, transport, collector)
+    beyond = {name: node for name, node in members.items() if name not in taken_over}
+    _tell_what_is_left_out(beyond, transport, collector)
     name = _name(found, endpoint, collector)
     return Entry(
         name=name,

@@ -61,11 +61,10 @@ def _survey(root: Node) -> Document:
         return Document(tuple(_listed(root)), None, ())
     if not isinstance(root.value, dict):
         raise _no_configuration("a single value")
-    # VS Code and others keep all of it under `mcp` in their settings.
-    inner = root.get("mcp")
-    if inner is not None and isinstance(inner.value, dict) and not _is_server(inner):
-        document = _survey(inner) if inner.members else Document((), None, ())
-        return Document(document.servers, document.inputs, document.left_out + _others(root, "mcp"))
+    if key := _around(root):
+        inner = root.get(key)
+        document = _survey(inner) if inner and inner.members else Document((), None, ())
+        return Document(document.servers, document.inputs, document.left_out + _others(root, key))
     wrapped = [name for name in WRAPPERS if _is_wrapper(root.get(name))]
     if wrapped:
         found = [each for name in wrapped if (node := root.get(name)) for each in _inside(node)]
@@ -75,6 +74,20 @@ def _survey(root: Node) -> Document:
     if root.members and not any(isinstance(node.value, dict) for _, _, node in root.members):
         raise _no_configuration("no server")
     return Document(tuple(_inside(root)), root.get("inputs"), ())
+
+
+def _around(root: Node) -> str:
+    """Return the member that holds all of it, or "".
+
+    VS Code and others keep the servers under `mcp` in their settings, some under `tools`.
+    """
+    inner = root.get("mcp")
+    if inner is not None and isinstance(inner.value, dict) and not _is_server(inner):
+        return "mcp"
+    inner = root.get("tools")
+    if inner is not None and any(_is_wrapper(inner.get(name)) for name in WRAPPERS):
+        return "tools"
+    return ""
 
 
 def _inside(node: Node) -> Iterator[Found]:
@@ -118,7 +131,7 @@ def _others(root: Node, *taken: str) -> tuple[str, ...]:
 
 def _no_configuration(what: str) -> Invalid:
     return Invalid(
-        f"The text is JSON, but holds {what}.",
+        f"The text can be read, but holds {what}.",
         code="not_a_configuration",
         remedy='Paste servers by name: {"name": {"url": "https://…"}} or {"name": {"command": …}}.',
     )
