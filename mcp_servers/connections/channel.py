@@ -33,7 +33,8 @@ DEFAULT_RETRY_S = 1.0
 RESUMES = 8
 LATEST_S = 60.0
 NOBODY = -1  # the number of no request
-BUSY = (429, 502, 503, 504)
+TOO_MANY = 429
+BUSY = (TOO_MANY, 502, 503, 504)
 REFUSED = (401, 403)
 
 OnMessage = Callable[[dict[str, Any]], Awaitable[None]]
@@ -202,7 +203,7 @@ class Channel:
             raise unreachable(
                 endpoint,
                 f"it answered with HTTP {status}",
-                sent=True,
+                sent=status != TOO_MANY,  # which is said without having looked
                 http_status=status,
                 retry_after=_seconds(response.headers.get("retry-after")),
                 remedy="Try again later.",
@@ -234,7 +235,7 @@ class Channel:
         message = self._decoded(body)
         if not is_answer(message, heard.number):
             raise protocol_error(self._endpoint, "an answer that was not asked for")
-        return message  # type: ignore[no-any-return]
+        return message
 
     async def _answer_in_events(
         self, response: httpx2.Response, heard: _Heard
@@ -249,7 +250,7 @@ class Channel:
                     continue
                 message = self._decoded(event.data.encode("utf-8", "replace"))
                 if is_answer(message, heard.number):
-                    return message  # type: ignore[no-any-return]
+                    return message
                 if isinstance(message, dict):
                     await heard.on_message(message)
         return None

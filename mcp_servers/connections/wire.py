@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from bonobot import __version__
 from mcp_servers.connections.endpoint import Endpoint
@@ -107,7 +107,7 @@ def modern_meta(capabilities: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def is_answer(message: Any, number: int) -> bool:
+def is_answer(message: Any, number: int) -> TypeGuard[dict[str, Any]]:
     """Say whether `message` answers request `number`, whose type counts too: "1" is not 1."""
     return (
         isinstance(message, dict)

@@ -11,7 +11,7 @@ import pytest
 
 from mcp_servers.connections import wire
 from mcp_servers.connections.pool import Connections
-from tests.mcp_servers.connections.conftest import HOLDER, call, failure, http, text_of
+from tests.mcp_servers.connections.asking import HOLDER, call, failure, http, text_of
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp, modern
 
@@ -53,10 +53,12 @@ async def test_a_busy_server_says_when_to_come_back(connections: Connections):
     async with RawHttp(lambda asked: answer).listening() as server:
         error = await failure(call(connections, http(server.url, era="modern"), "x"))
         assert (error.code, error.http_status, error.retry_after) == ("server_unreachable", 429, 7)
-        assert error.sent
+        assert not error.sent
+        server.respond = lambda asked: raw_http.response(503)
+        assert (await failure(call(connections, http(server.url, era="modern"), "x"))).sent
         endpoint = http(server.url, era="modern")
         await failure(connections.request(endpoint, "tools/list", holder=HOLDER))
-        assert len(server.asked) == 2
+        assert len(server.asked) == 3
 
 
 async def test_a_broken_server_is_quoted(connections: Connections):

@@ -19,7 +19,7 @@ from mcp_servers.connections.children import Lines, Overlong, Tail
 from mcp_servers.connections.containment import DEATH_SIGNAL, GROUP, NAMESPACE, Containment
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.pool import Connections
-from tests.mcp_servers.connections.conftest import HOLDER, SERVERS, call, scripted, text_of, until
+from tests.mcp_servers.connections.asking import HOLDER, SERVERS, call, scripted, text_of, until
 
 CANARIES = {
     "AWS_SECRET_ACCESS_KEY": "canary-1",

@@ -14,7 +14,7 @@ from mcp_servers.connections.errors import UpstreamError, unreachable
 from mcp_servers.connections.host import NoHost
 from mcp_servers.connections.peer import Peer
 from mcp_servers.connections.wire import Request
-from tests.mcp_servers.connections.conftest import scripted
+from tests.mcp_servers.connections.asking import scripted
 
 
 def peer() -> tuple[Peer, list[dict[str, Any]]]:
@@ -36,7 +36,7 @@ async def test_a_peer_that_has_failed_sends_nothing_more():
     made.fail(unreachable(scripted(), "gone"))
     made.fail(unreachable(scripted(), "gone again"))
     request = Request("x")
-    with pytest.raises(UpstreamError, match=r"gone$") as error:
+    with pytest.raises(UpstreamError, match=r"gone\.$") as error:
         await made.request(request, {})
     assert (written, request.sent, error.value.sent) == ([], False, False)
 

@@ -15,7 +15,7 @@ from mcp_servers.connections.errors import UpstreamError
 from mcp_servers.connections.host import Host, NotSupported
 from mcp_servers.connections.pool import Connections
 from mcp_servers.connections.pool import connections as of_process
-from tests.mcp_servers.connections.conftest import (
+from tests.mcp_servers.connections.asking import (
     HOLDER,
     Clock,
     call,

@@ -9,7 +9,7 @@ import pytest
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.host import Host
 from mcp_servers.connections.pool import Connections
-from tests.mcp_servers.connections.conftest import HOLDER, call, failure, http, text_of, until
+from tests.mcp_servers.connections.asking import HOLDER, call, failure, http, text_of, until
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, HandshakeHttp, RawHttp
 
@@ -247,7 +247,7 @@ async def test_a_host_is_asked_on_a_stream_of_its_own_too(connections: Connectio
 
     async with RawHttp(respond).listening() as server:
         await call(connections, http(server.url, era="handshake"), "x", host=host)
-        await until(lambda: len(answers) >= 3)
+        await until(lambda: len(answers) >= 3 and server.methods().count("GET") >= 4)
     assert [question["after"] for question in host.questions[:3]] == ["0", "1", "2"]
     assert answers[:3] == [{"action": "decline"}] * 3
 

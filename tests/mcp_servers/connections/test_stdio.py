@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mcp_servers.connections.pool import Connections
-from tests.mcp_servers.connections.conftest import (
+from tests.mcp_servers.connections.asking import (
     HOLDER,
     call,
     failure,

@@ -10,7 +10,7 @@ import pytest
 from mcp_servers.connections import children
 from mcp_servers.connections.containment import GROUP
 from mcp_servers.connections.pool import Connections
-from tests.mcp_servers.connections.conftest import (
+from tests.mcp_servers.connections.asking import (
     HOLDER,
     call,
     failure,

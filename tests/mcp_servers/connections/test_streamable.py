@@ -10,7 +10,7 @@ from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_MODERN_VERSION
 
 from mcp_servers.connections import wire
 from mcp_servers.connections.pool import Connections
-from tests.mcp_servers.connections.conftest import HOLDER, call, failure, http, text_of
+from tests.mcp_servers.connections.asking import HOLDER, call, failure, http, text_of
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, HandshakeHttp, RawHttp, modern
 

@@ -8,7 +8,7 @@ import pytest
 from mcp_servers.connections.errors import UpstreamError
 from mcp_servers.connections.pool import Connections
 from mcp_servers.connections.survey import MAX_ITEMS, Survey
-from tests.mcp_servers.connections.conftest import http, scripted
+from tests.mcp_servers.connections.asking import http, scripted
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp
 
