@@ -8,6 +8,7 @@ No audit row, no call; an admitted call is always settled.
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,10 +19,11 @@ from django.utils import timezone
 from agents.builtin_tools import BUILTIN_TOOLS, Context
 from agents.governance.limits import charge, reserves
 from agents.governance.policies import Decision
-from agents.governance.results import Readable, readable
+from agents.governance.results import Readable, readable, weight
 from agents.governance.snapshots import Snapshot, Tool, snapshots
 from agents.models import StoredResult
 from bonobot.ledger.entries import Admission, Charge, Opening, Settlement
+from bonobot.ledger.entries import Outcome as LedgerOutcome
 from bonobot.ledger.heads import generation
 from bonobot.ledger.refusals import Refusal, StaleSnapshot
 from bonobot.ledger.writer import writer
@@ -36,6 +38,7 @@ from mcp_servers.connections.pool import connections
 from mcp_servers.schema_worker import check
 
 ARGUMENTS_KEPT = 16_384
+READ_INLINE = 16_384
 # A snapshot can go stale between reading and admission again and again only in a storm of changes.
 TRIES = 5
 
@@ -300,7 +303,8 @@ def _kept(arguments: Any) -> Any:
 async def _settled(request: Request, passed: _Passed) -> Outcome:
     """Forward the call and settle it, whatever happens: also when the caller goes away."""
     began = perf_counter()
-    outcome, code, shown = "unknown", "cancelled", Readable("")
+    outcome: LedgerOutcome = "unknown"
+    code, shown = "cancelled", Readable("")
     result: dict[str, Any] = {}
     remedy = ""
     try:
@@ -365,7 +369,9 @@ async def _forward(request: Request, passed: _Passed) -> dict[str, Any]:
 
 
 async def _inspected(request: Request, snapshot: Snapshot, result: dict[str, Any]) -> Readable:
-    shown = readable(result, limit=settings.BONOBOT_RESULT_LIMIT, result_id=request.call_id)
+    read = partial(readable, result, limit=settings.BONOBOT_RESULT_LIMIT, result_id=request.call_id)
+    # Long texts are read beside the loop, which other calls are waiting for.
+    shown = read() if weight(result) <= READ_INLINE else await asyncio.to_thread(read)
     if shown.whole:
         await runtime().orm(
             StoredResult.objects.create,

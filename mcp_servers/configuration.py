@@ -280,7 +280,7 @@ def _auth(
 ) -> tuple[str, dict[str, Any], dict[SecretKey, str | None]]:
     """Return sign-in type, public details and credentials; what isn't said is kept."""
     if raw is None:
-        kept = {(s.placement, s.name): None for s in _credentials(old)}
+        kept: dict[SecretKey, str | None] = {(s.placement, s.name): None for s in _credentials(old)}
         return (old.auth_type, dict(old.auth_config), kept) if old else ("none", {}, {})
     if not isinstance(raw, Mapping) or raw.get("type", "none") not in AUTH_FIELDS:
         raise Invalid(

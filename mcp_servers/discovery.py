@@ -68,7 +68,7 @@ async def discover(
 
 async def _judged(survey: Survey) -> Judgements:
     """Judge the schemas of all tools, in a child process (DESIGN section 3)."""
-    tools = [item for item in survey.items if item.kind == Definition.Kind.TOOL and not item.fault]
+    tools = [item for item in survey.items if item.kind == "tool" and not item.fault]
     verdicts = await judge_all([item.payload.get("inputSchema", {}) for item in tools])
     return {item.name: verdict for item, verdict in zip(tools, verdicts, strict=True)}
 
@@ -81,7 +81,8 @@ def keep(
     server = Server.objects.get(pk=server_id)
     known = {(row.kind, row.name): row for row in server.definitions.all()}
     seen = {(item.kind, item.name): item for item in survey.items if len(item.name) <= NAME_LENGTH}
-    fresh, altered = [], []
+    fresh: list[Definition] = []
+    altered: list[Definition] = []
     for key, item in seen.items():
         row = known.get(key) or _new(server, item)
         if _alter(row, item, judgements):

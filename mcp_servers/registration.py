@@ -128,8 +128,8 @@ def _seal(server: Server, checked: Checked) -> None:
         secret = stored.get(key) or Secret(
             organization_id=server.organization_id, server=server, placement=key[0], name=key[1]
         )
-        secret.value = value
+        secret.value = value  # type: ignore[assignment]  # the field seals what it is given
         secret.save()
     for key in stored.keys() - checked.secrets.keys():
         stored[key].delete()
-    server._prefetched_objects_cache = {}
+    server.refresh_from_db()

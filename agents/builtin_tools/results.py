@@ -16,11 +16,8 @@ async def _run(context: Context, arguments: dict[str, Any]) -> str:
 
 def _read(context: Context, arguments: dict[str, Any]) -> str:
     """Return a piece of the agent's own stored result; others' don't exist for it."""
-    stored = (
-        StoredResult.objects.for_organization(context.organization_id)
-        .filter(pk=arguments["result_id"], agent_id=context.agent_id)
-        .first()
-    )
+    mine = StoredResult.objects.for_organization(context.organization_id)
+    stored = mine.filter(pk=arguments["result_id"], agent=context.agent_id).first()
     if stored is None:
         raise NotFound(
             f"There is no stored result {arguments['result_id']!r}.",

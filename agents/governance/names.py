@@ -6,6 +6,7 @@ made.
 """
 
 from collections.abc import Sequence
+from typing import cast
 from uuid import UUID
 
 from django.conf import settings
@@ -14,7 +15,7 @@ from django.db import IntegrityError, transaction
 from agents.builtin_tools import BUILTIN_TOOLS
 from agents.models import Agent, ToolName
 from mcp_servers.models import Definition, Server
-from mcp_servers.naming import tool_name
+from mcp_servers.naming import Style, tool_name
 
 Names = dict[tuple[UUID, str], str]
 
@@ -48,7 +49,7 @@ def _made(
         name = tool_name(
             slugs[row.server_id],
             row.name,
-            style=settings.BONOBOT_TOOL_NAME_STYLE,
+            style=cast(Style, settings.BONOBOT_TOOL_NAME_STYLE),
             taken=frozenset(taken),
         )
         taken.add(name)

@@ -33,6 +33,14 @@ def readable(result: dict[str, Any], *, limit: int, result_id: object) -> Readab
     return Readable(kept + note, whole=whole, removed=cleaned.total)
 
 
+def weight(result: dict[str, Any]) -> int:
+    """Return about how many characters there are to read."""
+    content = result.get("content")
+    parts = content if isinstance(content, list) else []
+    texts = (part.get("text") for part in parts if isinstance(part, dict))
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
 def _parts(result: dict[str, Any]) -> Iterable[str]:
     content = result.get("content")
     texts = [_part(part) for part in content] if isinstance(content, list) else []

@@ -147,7 +147,7 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
     names = name_tools(agent, [binding.server for binding in bindings], rows)
     tools = [_mcp_tool(names[row.server_id, row.name], row, servers[row.server_id]) for row in rows]
     decided = {
-        tool.name: _decided(tool, policy, scopes.get(tool.facts.server_id), agent.enabled)
+        tool.name: _decided(tool, policy, _scope_of(tool, scopes), agent.enabled)
         for tool in (*tools, *_builtin_tools())
     }
     return Snapshot(
@@ -160,7 +160,7 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
         agent_slug=agent.slug,
         agent_enabled=agent.enabled,
         calls_per_minute=agent.calls_per_minute,
-        limits=_limits(agent),
+        limits=_limits(agent.organization_id, agent),
         policy=policy,
         scopes=scopes,
     )
@@ -182,7 +182,7 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
         generation=read_at,
         tools={tool.name: _decided(tool, policy, Scope(), True) for tool in tools},
         servers={server.pk: facts},
-        limits=_limits(None, server.organization_id),
+        limits=_limits(server.organization_id),
         policy=policy,
         scopes={server.pk: Scope()},
     )
@@ -204,6 +204,10 @@ def _scope(binding: Any) -> Scope:
         allowed=tuple(binding.allowed_tools),
         denied=tuple(binding.denied_tools),
     )
+
+
+def _scope_of(tool: Tool, scopes: Mapping[UUID, Scope]) -> Scope | None:
+    return scopes.get(tool.facts.server_id) if tool.facts.server_id else None
 
 
 def _policy(row: ToolPolicy | None) -> Policy:
@@ -234,10 +238,19 @@ def _mcp_tool(name: str, row: Definition, server: ServerFacts) -> Tool:
         facts=facts,
         decision=_NO_DECISION,
         declaration=row.payload,
-        judgement=Judgement(row.schema_verdict, row.fault),
+        judgement=_judgement(row),
         digest=row.digest,
         definition_id=row.pk,
     )
+
+
+def _judgement(row: Definition) -> Judgement:
+    """Return the verdict of the discovery; without one the schema is checked in confinement."""
+    verdicts: dict[str, Judgement] = {
+        "inline": Judgement("inline", ""),
+        "refused": Judgement("refused", row.fault),
+    }
+    return verdicts.get(row.schema_verdict) or Judgement("confined", "")
 
 
 def _builtin_tools() -> Iterable[Tool]:
@@ -255,9 +268,8 @@ def _decided(tool: Tool, policy: Policy, scope: Scope | None, agent_enabled: boo
     return replace(tool, decision=decision)
 
 
-def _limits(agent: Agent | None, organization_id: UUID | None = None) -> tuple[Limit, ...]:
+def _limits(organization_id: UUID, agent: Agent | None = None) -> tuple[Limit, ...]:
     """Return the budgets that a call is charged to: the agent's, and the organization's."""
-    organization_id = agent.organization_id if agent else organization_id
     rows = Budget.objects.filter(organization_id=organization_id)
     own = [row for row in rows if row.agent_id is None or (agent and row.agent_id == agent.pk)]
     return tuple(

@@ -1,5 +1,9 @@
 """Agent and ModelEndpoint: the bots, and where their thinking happens."""
 
+from contextlib import suppress
+from typing import ClassVar
+from uuid import UUID
+
 from django.conf import settings
 from django.core.validators import MinValueValidator
 from django.db import models
@@ -9,6 +13,9 @@ from bonobot.lib.sealed import SealedTextField
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet
+
+# 8-4-4-4-12: other spellings of a UUID could be slugs.
+UUID_LENGTH = 36
 
 
 class ModelEndpoint(GovernedModel):
@@ -48,6 +55,14 @@ class ModelEndpoint(GovernedModel):
         return self.name
 
 
+def named(name: str) -> dict[str, UUID | str]:
+    """Return the lookup of an agent by id or slug, whichever `name` is."""
+    with suppress(ValueError):
+        if len(name) == UUID_LENGTH:
+            return {"pk": UUID(name)}
+    return {"slug": name}
+
+
 class AgentQuerySet(GovernedQuerySet):
     """Agents as callers may see them."""
 
@@ -66,9 +81,8 @@ class AgentQuerySet(GovernedQuerySet):
 
     def named(self, principal: Principal, name: str) -> "Agent":
         """Return the visible agent with this id or slug; raises `NotFound`."""
-        lookup = {"pk": name} if len(name) == 36 and name.count("-") == 4 else {"slug": name}
         visible = self.visible_to(principal)
-        found: Agent = visible.get_or_404(principal.organization_id, **lookup)
+        found: Agent = visible.get_or_404(principal.organization_id, **named(name))
         return found
 
 
@@ -103,7 +117,7 @@ class Agent(GovernedModel):
         _("calls a minute"), default=60, validators=[MinValueValidator(1)]
     )
 
-    objects = AgentQuerySet.as_manager()
+    objects: ClassVar = AgentQuerySet.as_manager()
 
     class Meta:
         ordering = ("name",)

@@ -5,6 +5,7 @@ nudges. A stale holder's writes change nothing, because each of them names the f
 """
 
 import uuid
+from typing import ClassVar
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -86,7 +87,7 @@ class Session(OrganizationModel):
     working_dir = models.CharField(_("working folder"), max_length=1024, blank=True, default="")
     finished_at = models.DateTimeField(_("finished"), null=True)
 
-    objects = SessionQuerySet.as_manager()
+    objects: ClassVar = SessionQuerySet.as_manager()
 
     class Meta:
         ordering = ("-created_at",)

@@ -15,7 +15,7 @@ from uuid import uuid4
 from agents import calls
 from agents.governance.snapshots import Snapshot, snapshots
 from agents.llm import port
-from agents.models import Agent, Session, Step
+from agents.models import Agent, ModelEndpoint, Session, Step
 from agents.sessions import rows
 from agents.sessions.prompts import instructions
 from agents.sessions.runners import Hold, Lost
@@ -134,7 +134,7 @@ def _setting(hold: Hold) -> Setting:
         session=session,
         agent=agent,
         endpoint=port.Endpoint(
-            kind=stored.kind,
+            kind="offline" if stored.kind == ModelEndpoint.Kind.OFFLINE else "openai",
             base_url=stored.base_url,
             api_key=stored.api_key.open() if stored.api_key else "",
             model=stored.model,

@@ -106,7 +106,7 @@ def take_messages(hold: Hold) -> bool:
 
 def was_sent(step: Step) -> bool:
     """Tell whether a call passed admission: no row in the audit, no call."""
-    return AuditRow.objects.filter(pk=step.call_id).exists()
+    return step.call_id is not None and AuditRow.objects.filter(pk=step.call_id).exists()
 
 
 def cancelled(runner_id: UUID) -> set[UUID]:

@@ -63,7 +63,8 @@ def deadline() -> datetime:
 def any_alive(*, besides: UUID | None = None) -> bool:
     """Tell whether some process, other than `besides`, would take a queued session."""
     alive = Runner.objects.filter(stopped_at=None, beat_at__gt=deadline())
-    return alive.exclude(pk=besides).exists()
+    others = alive if besides is None else alive.exclude(pk=besides)
+    return others.exists()
 
 
 def _abandoned() -> Q:

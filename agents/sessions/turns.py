@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from time import monotonic, perf_counter
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from django.utils import timezone
 
@@ -15,7 +15,7 @@ from agents.llm.prices import estimate_tokens, price
 from agents.models import Step
 from agents.sessions import rows
 from agents.sessions.runners import Hold
-from bonobot.ledger.entries import Admission, Opening, Reserve, Settlement
+from bonobot.ledger.entries import Admission, Opening, Outcome, Reserve, Settlement
 from bonobot.ledger.refusals import Refusal
 from bonobot.ledger.writer import writer
 from bonobot.lib.problems import Problem
@@ -121,7 +121,7 @@ class Turn:
             amounts["microusd"] = cost
         self._reserved = reserves(self.snapshot.organization_id, limits, amounts, timezone.now())
 
-    async def _admit(self, call_id: object, number: int, estimate: int) -> None:
+    async def _admit(self, call_id: UUID, number: int, estimate: int) -> None:
         opening = Opening(
             call_id=call_id,
             organization_id=self.snapshot.organization_id,
@@ -150,8 +150,8 @@ class Turn:
 
     async def _settle(
         self,
-        call_id: object,
-        outcome: str,
+        call_id: UUID,
+        outcome: Outcome,
         began: float,
         usage: port.Usage | None,
         code: str = "",

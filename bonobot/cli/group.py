@@ -96,7 +96,7 @@ class Group(BaseCommand):
     """A Django command whose first argument is a verb."""
 
     verbs: ClassVar[Sequence[Verb]] = ()
-    requires_system_checks: ClassVar[list[str]] = []
+    requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare a subparser for each verb."""

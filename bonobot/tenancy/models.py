@@ -102,7 +102,7 @@ class Token(GovernedModel):
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
     revoked_at = models.DateTimeField(_("revoked"), null=True, blank=True, editable=False)
 
-    objects = TokenQuerySet.as_manager()
+    objects: ClassVar = TokenQuerySet.as_manager()
 
     class Meta:
         ordering = ("-created_at",)

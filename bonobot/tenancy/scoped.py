@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import ObjectDoesNotExist, ValidationError
 from django.db import models, transaction
 from django.utils.translation import gettext_lazy as _
 
@@ -32,7 +32,7 @@ class ScopedQuerySet(models.QuerySet):
         """
         try:
             return self.for_organization(organization_id).get(**lookup)
-        except (self.model.DoesNotExist, ValidationError, ValueError):
+        except (ObjectDoesNotExist, ValidationError, ValueError):
             name = self.model._meta.verbose_name
             shown = next(iter(lookup.values()), "")
             raise NotFound(
@@ -47,7 +47,8 @@ class GovernedQuerySet(ScopedQuerySet):
 
     def update(self, **values: Any) -> int:
         """Update the rows; bump unless only observed fields change."""
-        if self.model.observed_fields.issuperset(values):
+        model: Any = self.model
+        if model.observed_fields.issuperset(values):
             return super().update(**values)
         with transaction.atomic(using=self.db):
             touched = self._organizations()
@@ -91,7 +92,7 @@ class OrganizationModel(models.Model):
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
     updated_at = models.DateTimeField(_("updated"), auto_now=True)
 
-    objects = ScopedQuerySet.as_manager()
+    objects: ClassVar = ScopedQuerySet.as_manager()
 
     class Meta:
         abstract = True
@@ -106,7 +107,7 @@ class GovernedModel(OrganizationModel):
 
     observed_fields: ClassVar[frozenset[str]] = frozenset()
 
-    objects = GovernedQuerySet.as_manager()
+    objects: ClassVar = GovernedQuerySet.as_manager()
 
     class Meta:
         abstract = True

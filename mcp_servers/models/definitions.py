@@ -93,7 +93,7 @@ class Definition(GovernedModel):
     present = models.BooleanField(_("still offered"), default=True)
     last_seen_at = models.DateTimeField(_("last seen"), null=True, blank=True)
 
-    objects = DefinitionQuerySet.as_manager()
+    objects: ClassVar = DefinitionQuerySet.as_manager()
 
     class Meta:
         ordering = ("kind", "name")

@@ -129,7 +129,7 @@ class Server(GovernedModel):
     failures = models.PositiveIntegerField(default=0, editable=False)
     next_check_at = models.DateTimeField(null=True, editable=False, db_index=True)
 
-    objects = ServerQuerySet.as_manager()
+    objects: ClassVar = ServerQuerySet.as_manager()
 
     class Meta:
         ordering = ("name",)

@@ -20,6 +20,7 @@ from mcp_servers.status import BACKOFF_LIMIT, pause, record_failure
 from mcp_servers.tasks import prune_checks
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -106,21 +107,23 @@ def test_a_failure_is_remembered_and_the_next_success_ends_it(server):
     assert (reloaded(server).status, server.failures) == (Server.Status.CONNECTED, 0)
 
 
+async def stop(task):
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
 def test_one_that_hangs_delays_none(register, settings):
     settings.BONOBOT_START_S = 60
     hanging = register("hanging", "-c", "import time; time.sleep(60)")
     server = register("workshop", str(WORKSHOP), "stdio")
 
-    async def until_the_other_is_done():
-        task = asyncio.create_task(check_all([hanging.pk, server.pk]))
-        async with asyncio.timeout(20):
-            while not await runtime().orm(Check.objects.filter(server=server).exists):
-                await asyncio.sleep(0.05)
-        assert not task.done()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    async def begin():
+        return asyncio.create_task(check_all([hanging.pk, server.pk]))
 
-    runtime().call(until_the_other_is_done)
+    task = runtime().call(begin)
+    eventually(Check.objects.filter(server=server).exists, within=20)
+    assert not task.done()
+    runtime().call(stop, task)
     assert reloaded(server).status == Server.Status.CONNECTED
 
 
