@@ -1,0 +1,315 @@
+"""The admin as a whole: who gets in, what each role sees, and what no page ever does."""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from django.contrib.admin import site
+from django.test import Client
+from django.urls import URLPattern, URLResolver, reverse
+from pytest_django import DjangoAssertNumQueries
+
+from agents.budgets import BudgetLine, set_budgets
+from agents.models import Agent, ModelEndpoint, Session
+from agents.sessions.requests import start
+from bonobot.ledger.models import AuditRow
+from bonobot.tenancy.models import Membership, Organization, Token, User
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
+from mcp_servers.models import Check, Definition, Launcher, Preset, Server
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+ROLES = (None, Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER)
+# Addresses that aren't pages of ours: Django's own, and those that end the session.
+NOT_OURS = frozenset({"logout", "jsi18n", "autocomplete", "view_on_site", "app_list", "search"})
+LISTS = (
+    "mcp_servers_server_changelist",
+    "mcp_servers_preset_changelist",
+    "mcp_servers_launcher_changelist",
+    "agents_agent_changelist",
+    "agents_session_changelist",
+    "agents_modelendpoint_changelist",
+    "ledger_auditrow_changelist",
+    "tenancy_membership_changelist",
+    "tenancy_token_changelist",
+    "tenancy_organization_changelist",
+    "tenancy_user_changelist",
+)
+
+
+def addresses(patterns: Any = None) -> Iterator[tuple[str, list[str]]]:
+    """Yield every named address of the admin with the names of its parameters."""
+    for pattern in site.get_urls() if patterns is None else patterns:
+        if isinstance(pattern, URLResolver):
+            yield from addresses(pattern.url_patterns)
+        elif isinstance(pattern, URLPattern) and pattern.name not in {None, *NOT_OURS}:
+            yield str(pattern.name), list(pattern.pattern.converters)
+
+
+ADDRESSES = sorted(dict(addresses()).items())
+
+
+def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
+    """Fill an organization with one (or many) of everything; return an id of each model."""
+    boss = casting.administrator(where)
+    for number in range(many):
+        server = desk.web_server(where, f"web{number}")
+        Check.objects.create(organization=where, server=server, kind="health", ok=False, code="x")
+        for tool in range(many):
+            desk.offer(server, f"tool{tool}")
+        agent = casting.agent(where, f"helper{number}")
+        set_budgets(boss, agent, [BudgetLine("tokens", "month", 10), BudgetLine("calls", "day", 5)])
+        casting.bind(boss, agent, server)
+        session = start(boss, agent, "hello")
+        token, _text = issue(boss, name=f"t{number}", role=Role.MEMBER)
+        member = User.objects.create_user(f"{where.slug}-{number}")
+        Membership.objects.create(organization=where, user=member, role=Role.MEMBER)
+    preset = Preset.objects.create(
+        organization=where, slug="own", name="Own", transport_type="http"
+    )
+    launcher, _made = Launcher.objects.get_or_create(command="uvx")
+    return {
+        "mcp_servers_server": server.pk,
+        "mcp_servers_preset": preset.pk,
+        "mcp_servers_launcher": launcher.pk,
+        "agents_agent": agent.pk,
+        "agents_session": session.pk,
+        "agents_modelendpoint": ModelEndpoint.objects.filter(organization=where)[0].pk,
+        "ledger_auditrow": AuditRow.objects.of(where.pk)[0].pk,
+        "tenancy_membership": Membership.objects.filter(organization=where)[0].pk,
+        "tenancy_token": token.pk,
+        "tenancy_organization": where.pk,
+        "tenancy_user": member.pk,
+    }
+
+
+def arguments(name: str, parameters: list[str], ids: dict[str, UUID]) -> dict[str, Any]:
+    model = next((model for model in ids if name.startswith(f"{model}_")), "tenancy_user")
+    values = {"slug": "own", "id": ids["tenancy_user"], "user_id": ids["tenancy_user"]}
+    return {one: values.get(one, ids[model]) for one in parameters}
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_page_fails_for_any_role(role: Role | None) -> None:
+    acme = casting.organization()
+    ids = fill(acme)
+    seat = desk.sit(acme, role)
+    for name, parameters in ADDRESSES:
+        address = reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids))
+        response = seat.client.get(address)
+        # A member finds what wasn't given to them as little as what doesn't exist.
+        expected = (200, 302, 403, 405, *((404,) if role == Role.MEMBER else ()))
+        assert response.status_code in expected, (name, response.status_code)
+        desk.page_of(response)
+
+
+def test_an_object_of_another_organization_is_not_there() -> None:
+    acme, other = casting.organization("acme"), casting.organization("other")
+    fill(acme)
+    foreign = fill(other)
+    unknown = dict.fromkeys(foreign, uuid4())
+    seat = desk.sit(acme, Role.OWNER)
+    # Rows of the platform belong to no organization, and owners see none of them.
+    platform = ("tenancy_user", "tenancy_organization", "mcp_servers_launcher")
+    named = [one for one in ADDRESSES if "object_id" in one[1] and not one[0].startswith(platform)]
+    for (name, parameters), ids in product(named, (foreign, unknown)):
+        address = reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids))
+        for answer in (seat.client.get(address), seat.client.post(address)):
+            # History only leads to the audit, which shows this organization's rows.
+            led_on = answer.status_code == 302 and name.endswith("_history")
+            assert led_on or answer.status_code in (403, 404, 405), (name, answer.status_code)
+    assert Server.objects.filter(organization=other).count() == 1
+    assert Agent.objects.filter(organization=other, enabled=True).count() == 1
+    assert Definition.objects.filter(organization=other, enabled=True, pinned_digest="").exists()
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_takes_few_queries_however_long_it_is(
+    name: str, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    acme = casting.organization()
+    fill(acme, many=8)
+    seat = desk.sit(acme, None)
+    with django_assert_max_num_queries(15):
+        seat.get(name)
+
+
+def test_the_dashboard_takes_few_queries_however_much_there_is(
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    acme = casting.organization()
+    fill(acme, many=8)
+    seat = desk.sit(acme, None)
+    with django_assert_max_num_queries(25):
+        seat.get("index")
+
+
+def test_an_empty_dashboard_says_what_to_do_first() -> None:
+    page = desk.sit(casting.organization(), Role.OWNER).get("index")
+    assert "First steps" in page
+    assert reverse("admin:mcp_servers_server_presets") in page
+
+
+def test_the_dashboard_names_what_is_in_trouble_and_what_waits() -> None:
+    acme = casting.organization()
+    server = desk.web_server(acme)
+    desk.offer(server)
+    Server.objects.filter(pk=server.pk).update(
+        status="error", status_code="server_unreachable", status_detail="Nobody answers."
+    )
+    page = desk.words(desk.sit(acme, Role.AUDITOR).get("index"))
+    assert "Nobody answers." in page
+    assert "1 definition" in page
+
+
+def test_somebody_without_an_organization_does_not_get_in() -> None:
+    casting.organization()
+    User.objects.create_user("stray", password="pw-for-tests", is_staff=True)
+    client = Client()
+    answer = client.post(
+        reverse("admin:login"), {"username": "stray", "password": "pw-for-tests"}, follow=True
+    )
+    assert "You belong to no organization yet" in answer.content.decode()
+    assert "_auth_user_id" not in client.session
+
+
+def test_a_member_who_is_no_staff_gets_in_and_lands_on_the_agents() -> None:
+    acme = casting.organization()
+    agent = casting.agent(acme)
+    casting.agent(acme, "secret")
+    seat = desk.sit(acme, Role.MEMBER)
+    agent.members.add(seat.user)
+    answer = seat.client.get(reverse("admin:index"), follow=True)
+    page = desk.page_of(answer)
+    assert answer.redirect_chain[-1][0] == reverse("admin:agents_agent_changelist")
+    assert "Helper" in page
+    assert "Secret" not in page
+    assert "Audit" not in desk.words(page)
+
+
+def test_a_member_sees_their_own_sessions_only() -> None:
+    acme = casting.organization()
+    agent = casting.agent(acme)
+    start(casting.administrator(acme), agent, "the boss asks")
+    seat = desk.sit(acme, Role.MEMBER)
+    agent.members.add(seat.user)
+    start(desk.principal_at(seat, acme), agent, "the member asks")
+    page = desk.words(seat.get("agents_session_changelist"))
+    assert "the member asks" in page
+    assert "the boss asks" not in page
+    hidden = Session.objects.get(title="the boss asks")
+    seat.get("agents_session_change", hidden.pk, status=404)
+
+
+def test_one_chooses_the_organization_to_work_in() -> None:
+    acme, other = casting.organization("acme"), casting.organization("other")
+    seat = desk.sit(acme, Role.OWNER)
+    Membership.objects.create(organization=other, user=seat.user, role=Role.AUDITOR)
+    desk.web_server(other, "elsewhere")
+    assert "elsewhere" not in seat.get("mcp_servers_server_changelist")
+    seat.post("switch_organization", to="other")
+    page = seat.get("mcp_servers_server_changelist")
+    assert "elsewhere" in page
+    assert reverse("admin:mcp_servers_server_add") not in page
+
+
+def test_one_cannot_choose_a_strangers_organization() -> None:
+    acme, _other = casting.organization("acme"), casting.organization("other")
+    seat = desk.sit(acme, Role.OWNER)
+    seat.post("switch_organization", to="other", status=404)
+    assert "Acme" in seat.get("index")
+
+
+def test_switching_by_a_link_alone_changes_nothing() -> None:
+    acme, other = casting.organization("acme"), casting.organization("other")
+    seat = desk.sit(acme, None)
+    seat.get("switch_organization", to=other.slug)
+    assert "organization" not in seat.client.session
+
+
+def test_nothing_is_registered_that_has_no_use_here() -> None:
+    labels = {model._meta.app_label for model in site._registry}
+    assert labels == {"agents", "ledger", "mcp_servers", "tenancy"}
+
+
+def test_the_front_door_leads_to_the_admin() -> None:
+    assert Client().get("/")["Location"] == reverse("admin:index")
+
+
+def test_a_new_token_is_shown_once() -> None:
+    acme = casting.organization()
+    seat = desk.sit(acme, Role.OWNER)
+    page = seat.post("tenancy_token_add", name="ci", role="operator", lasting="90")
+    token = Token.objects.get()
+    assert f"bnb_{token.key}_" in page
+    assert token.expires_at is not None
+    assert f"bnb_{token.key}_" not in seat.get("tenancy_token_changelist")
+    assert token.digest not in seat.get("tenancy_token_change", token.pk)
+
+
+def test_a_token_can_be_narrowed_to_an_agent() -> None:
+    acme = casting.organization()
+    agent = casting.agent(acme)
+    seat = desk.sit(acme, Role.OWNER)
+    assert "Helper" in seat.get("tenancy_token_add")
+    seat.post("tenancy_token_add", name="ci", role="member", agent=str(agent.pk), lasting="")
+    assert Token.objects.get().agent_id == agent.pk
+
+
+def test_tokens_are_revoked_not_deleted() -> None:
+    acme = casting.organization()
+    token, _text = issue(casting.administrator(acme), name="ci", role=Role.MEMBER)
+    seat = desk.sit(acme, Role.OWNER)
+    fields = {"action": "revoke_chosen", "_selected_action": str(token.pk)}
+    seat.post("tenancy_token_changelist", **fields)
+    token.refresh_from_db()
+    assert token.revoked_at is not None
+    assert AuditRow.objects.filter(action="token_revoked", actor_id=seat.user.pk).exists()
+
+
+def test_a_member_is_added_by_the_name_they_sign_in_with() -> None:
+    acme = casting.organization()
+    User.objects.create_user("berta")
+    seat = desk.sit(acme, Role.OWNER)
+    seat.post("tenancy_membership_add", username="berta", role="reviewer")
+    assert Membership.objects.get(user__username="berta").role == Role.REVIEWER
+
+
+def test_an_unknown_name_is_refused_at_its_field() -> None:
+    seat = desk.sit(casting.organization(), Role.OWNER)
+    page = seat.post("tenancy_membership_add", username="nobody", role="reviewer")
+    assert "There is no user" in page
+    assert Membership.objects.count() == 1
+
+
+def test_the_last_owner_stays() -> None:
+    acme = casting.organization()
+    seat = desk.sit(acme, Role.OWNER)
+    own = Membership.objects.get(user=seat.user)
+    page = seat.post("tenancy_membership_change", own.pk, role="auditor")
+    assert "last_owner" in page
+    own.refresh_from_db()
+    assert own.role == Role.OWNER
+
+
+def test_a_user_is_made_by_a_platform_administrator_alone() -> None:
+    acme = casting.organization()
+    fields = {"username": "new", "password1": "long-enough-1", "password2": "long-enough-1"}
+    fields["usable_password"] = "true"
+    desk.sit(acme, Role.OWNER).post("tenancy_user_add", status=403, **fields)
+    desk.sit(acme, None).post("tenancy_user_add", **fields)
+    assert User.objects.get(username="new").check_password("long-enough-1")
+    assert AuditRow.objects.filter(action="user_added").count() == 1
+
+
+def test_an_administrator_does_not_lock_themselves_out() -> None:
+    acme = casting.organization()
+    seat = desk.sit(acme, None)
+    page = seat.post("tenancy_user_change", seat.user.pk, username=seat.user.username)
+    assert "own_account" in page
+    assert User.objects.get(pk=seat.user.pk).is_active
