@@ -21,6 +21,7 @@ from rest_framework.response import Response
 
 from agents.api.agents import AgentResource
 from agents.models import Session, Step
+from agents.models.agents import named
 from agents.sessions.events import Event, follow, shown
 from agents.sessions.requests import MESSAGE_LENGTH, cancel, send, start
 from bonobot.lib.problems import Invalid
@@ -31,6 +32,8 @@ from bonobot.tenancy.roles import Action
 
 STEPS = 500
 KEEPALIVE_S = 15.0
+# Then the client comes again with the last id, and whether it still may is asked anew.
+LONGEST_STREAM_S = 600.0
 EVENT_STREAM = "text/event-stream"
 QUESTION = "What time is it in Asia/Tokyo?"
 
@@ -39,9 +42,13 @@ class SessionFilter(django_filters.FilterSet):
     """What sessions are looked for by."""
 
     status = django_filters.ChoiceFilter(choices=Session.Status.choices)
-    agent = django_filters.CharFilter(field_name="agent__slug", label="Slug of the agent")
+    agent = django_filters.CharFilter(method="by_agent", label="Id or slug of the agent")
     since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+
+    def by_agent(self, rows: Any, name: str, value: str) -> Any:
+        """Keep those of one agent."""
+        return rows.filter(**{f"agent__{field}": found for field, found in named(value).items()})
 
 
 @extend_schema_serializer(examples=[OpenApiExample("A message", {"message": QUESTION})])
@@ -259,6 +266,7 @@ class SessionEvents(SessionResource):
 
     rules = {"GET": READ_OR_RUN}
     narrowed = ("GET",)
+    http_method_names = ["get"]
 
     @operation(
         "follow_session",
@@ -269,7 +277,8 @@ class SessionEvents(SessionResource):
         """Follow a session until it rests (server-sent events).
 
         Steps that are not final come without an id, as often as they change: put them in each
-        other's place by `seq`. A stream that broke goes on with `Last-Event-ID`.
+        other's place by `seq`. A stream that broke, or ended after ten minutes without `rest`, goes
+        on with `Last-Event-ID`.
         """
         session = self.session(session_id)
         after = _seq(self.request.headers.get("Last-Event-ID", "0") or "0", "Last-Event-ID")
@@ -281,7 +290,7 @@ class SessionEvents(SessionResource):
 
 async def stream(session_id: UUID, after_seq: int) -> AsyncIterator[bytes]:
     """Yield the session's events as server-sent events, and a comment where nothing happens."""
-    spoken = monotonic()
+    began = spoken = monotonic()
     async for events in follow(session_id, after_seq):
         if events:
             yield b"".join(map(written, events))
@@ -289,6 +298,8 @@ async def stream(session_id: UUID, after_seq: int) -> AsyncIterator[bytes]:
         elif monotonic() - spoken >= KEEPALIVE_S:
             yield b": still here\n\n"
             spoken = monotonic()
+        if monotonic() - began >= LONGEST_STREAM_S:
+            return
 
 
 def written(event: Event) -> bytes:

@@ -39,6 +39,7 @@ class AgentTools(ToolResource):
 
         Each says whether the agent may call it and, if not, which rule says so and what to do.
         """
+        self.check_parameters()
         snapshot = self.snapshot(self.agent(agent_id))
         tools = [tool for _, tool in sorted(snapshot.tools.items())]
         return page_of(self.request, tools, lambda tool: tool.name, effective)

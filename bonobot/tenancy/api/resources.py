@@ -70,7 +70,7 @@ class Resource(GenericAPIView):
     content_negotiation_class = AlwaysJSON
     pagination_class = Pages
     metadata_class = None
-    http_method_names = ("get", "head", "post", "put", "patch", "delete")
+    http_method_names = ["get", "head", "post", "put", "patch", "delete"]
     request: Request
     _claimed: KeptAnswer | None = None
 
@@ -107,6 +107,11 @@ class Resource(GenericAPIView):
 
     def filter_queryset(self, queryset: Any) -> Any:
         """Apply the view's filters; raises `Invalid` for a parameter that there isn't."""
+        self.check_parameters()
+        return super().filter_queryset(queryset)
+
+    def check_parameters(self) -> None:
+        """Raise `Invalid` (code `unknown_parameter`) where the query has one that there isn't."""
         filters = getattr(self, "filterset_class", None)
         known = {"cursor", "limit", *(filters.base_filters if filters else ())}
         if strange := sorted(set(self.request.query_params) - known):
@@ -116,7 +121,6 @@ class Resource(GenericAPIView):
                 field=strange[0],
                 remedy=f"Parameters: {', '.join(sorted(known))}.",
             )
-        return super().filter_queryset(queryset)
 
     # -- around each request -------------------------------------------------------------------
 

@@ -107,7 +107,7 @@ def test_a_queued_session_is_cancelled_at_once(operator):
     assert operator.get(f"sessions/{session_id}").json["status"] == "cancelled"
 
 
-def test_sessions_are_found_by_agent_and_status(acme, operator):
+def test_sessions_are_found_by_agent_and_status(acme, operator, helper):
     casting.agent(acme, "other")
     operator.post("agents/helper/sessions", STARTED)
     operator.post("agents/other/sessions", STARTED)
@@ -117,6 +117,8 @@ def test_sessions_are_found_by_agent_and_status(acme, operator):
 
     assert agents("sessions") == ["other", "helper"]
     assert agents("sessions?agent=helper") == ["helper"]
+    assert agents(f"sessions?agent={helper.pk}") == ["helper"]
+    assert agents("sessions?agent=0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a1x") == []
     assert agents("agents/other/sessions") == ["other"]
     assert agents("sessions?status=done") == []
 
