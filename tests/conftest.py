@@ -10,11 +10,14 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_django
 from django.conf import settings
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.db import connection, connections
 from playwright.sync_api import Page
 
 from bonobot.ledger import writer
+from bonobot.lib import runtime
 from tests import processes
 from tests.browser import keep, open_page
 from tests.parts import NODE_SERVERS
@@ -40,10 +43,22 @@ def _quick_passwords() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None) -> Iterator[None]:
-    """End the ledger's writer, which has a connection of its own, before the database goes."""
+def django_db_setup(
+    django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
+) -> Iterator[None]:
+    """Let go of the test database before it is dropped: PostgreSQL keeps one that is in use."""
     yield
-    writer.close()
+    with django_db_blocker.unblock():
+        runtime.close()
+        writer.close()
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL's only
+        connections.close_all()
 
 
 @pytest.fixture(scope="session")
