@@ -53,14 +53,14 @@ def _parts(result: dict[str, Any]) -> Iterable[str]:
 def _part(part: Any) -> str:
     if not isinstance(part, dict):
         return ""
-    if part.get("type") == "text" and isinstance(part.get("text"), str):
-        return part["text"]
+    if part.get("type") == "text":
+        return str(part.get("text", ""))
     if part.get("type") in ("image", "audio"):
         size = len(part.get("data") or "") * 3 // 4
         return f"[{part['type']} {part.get('mimeType', '')}, {size} bytes]"
     if part.get("type") == "resource" and isinstance(part.get("resource"), dict):
         resource = part["resource"]
-        return resource.get("text") or f"[resource {resource.get('uri', '')}]"
+        return str(resource.get("text") or f"[resource {resource.get('uri', '')}]")
     if part.get("type") == "resource_link":
         return f"[resource {part.get('uri', '')}]"
     return f"[{part.get('type', 'part')}]"

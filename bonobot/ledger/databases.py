@@ -68,7 +68,7 @@ class OwnDatabase(Database):
         """Execute one statement."""
         cursor = self.connection.connection.cursor()
         cursor.execute(_qmark(sql) if self.is_sqlite else sql, values)
-        return cursor  # type: ignore[no-any-return]
+        return cursor
 
     def execute_each(self, sql: str, rows: Iterable[Row]) -> None:
         """Execute a statement for each row of values, if there are any."""
