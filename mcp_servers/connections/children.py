@@ -40,7 +40,7 @@ class Overlong:
 
 
 OnLine = Callable[[bytes | Overlong], None]
-OnOver = Callable[[], None]
+OnOver = Callable[["Child"], None]
 
 
 class Lines:
@@ -184,7 +184,7 @@ class Child(asyncio.SubprocessProtocol):
     def _over(self) -> None:
         if tell := self._on_over:
             self._on_over = None
-            tell()
+            tell(self)
 
     def _kill(self) -> None:
         assert self._process is not None  # noqa: S101

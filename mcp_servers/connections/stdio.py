@@ -97,7 +97,7 @@ class StdioConnection:
         """Run one child to its end; True: it died of the probe and is to be tried without."""
         self._peer = peer = Peer(self.endpoint, self._write, self._host, self._crew)
         self._child = child = await spawn(
-            self.endpoint, peer.receive, lambda: self._over(peer), self._tail
+            self.endpoint, peer.receive, lambda child: self._over(peer, child), self._tail
         )
         try:
             async with asyncio.timeout(self.endpoint.start_s):
@@ -116,9 +116,9 @@ class StdioConnection:
             await child.close(EOF_GRACE_S if self.greeting else 0)
         return False
 
-    def _over(self, peer: Peer) -> None:
-        """Take note that the child of `peer` can't answer any more."""
-        failure = crashed(self.endpoint, self._child.end(), self._tail.text())
+    def _over(self, peer: Peer, child: Child) -> None:
+        """Take note that `child`, to whom `peer` speaks, can't answer any more."""
+        failure = crashed(self.endpoint, child.end(), self._tail.text())
         if peer is self._peer and self.greeting is not None and not self._ended.is_set():
             self.failure = failure
             self._ended.set()

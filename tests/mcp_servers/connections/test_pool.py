@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -98,6 +99,17 @@ async def test_closing_ends_everything_and_what_waits_for_it(connections: Connec
             await task
     assert children(connections) == 0
     assert text_of(await call(connections, endpoint, "echo")) == "{}"
+
+
+async def test_closing_while_a_child_is_being_started_leaves_nothing(connections: Connections):
+    for turns in range(0, 60, 3):
+        starting = asyncio.ensure_future(call(connections, scripted(), "echo"))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await connections.close()
+        with suppress(UpstreamError):
+            await starting
+        assert children(connections) == 0
 
 
 # --- idle ones
