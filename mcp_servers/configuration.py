@@ -83,6 +83,7 @@ def check(
         config, secrets = _stdio(spec.endpoint_config)
     else:
         config, secrets = _http(principal, spec)
+    _masks_stand_for_something(secrets, old)
     auth_type, auth_config, credentials = _auth(spec.auth_config, old)
     return Checked(
         columns={
@@ -262,6 +263,20 @@ def _named(
         _filled([value], spot)
         values[place, name] = None if value == MASK else value
     return values
+
+
+def _masks_stand_for_something(secrets: Mapping[SecretKey, str | None], old: Server | None) -> None:
+    """Raise `Invalid` where the mask is written and no value is stored that it could keep."""
+    stored = {(secret.placement, secret.name) for secret in old.secrets.all()} if old else set()
+    for (place, name), value in secrets.items():
+        if value is None and (place, name) not in stored:
+            member = "env" if place == Secret.Placement.ENV else "headers"
+            raise Invalid(
+                f"The value of `{name}` is masked, and none is stored yet.",
+                code="missing_value",
+                field=f"endpoint_config.{member}.{name}",
+                remedy="Write the value itself.",
+            )
 
 
 def _filled(texts: list[str], where: str) -> None:

@@ -105,6 +105,12 @@ def test_a_removed_server_is_gone_and_stays_in_the_audit(operator):
             "unknown_field",
             "endpoint_config.command",
         ),
+        (
+            {"endpoint_config": {"url": "https://x.example/", "headers": {"X-A": MASK}}},
+            400,
+            "missing_value",
+            "endpoint_config.headers.X-A",
+        ),
         ({"auth_config": {"type": "magic"}}, 400, "invalid", "auth_config.type"),
         ({"auth_config": {"type": "bearer_token"}}, 400, "missing_value", "auth_config.token"),
         ({"endpoint_config": [1]}, 400, "invalid", "endpoint_config"),
