@@ -43,6 +43,32 @@ def bind(
     return binding
 
 
+def switch_binding(principal: Principal, agent: Agent, server: Server, *, enabled: bool) -> Binding:
+    """Switch a server on or off for one agent, its lists kept; it holds on the very next call.
+
+    Raises `NotFound` (code `not_bound`) when the agent doesn't have the server.
+    """
+    binding = agent.bindings.filter(server=server).first()
+    if binding is None:
+        raise NotFound(
+            f"The agent `{agent.slug}` does not have the server `{server.name}`.",
+            code="not_bound",
+            field="server_id",
+            remedy="Bind it first.",
+        )
+    if binding.enabled == enabled:
+        principal.require(Action.MANAGE_AGENTS)
+        return binding
+    return bind(
+        principal,
+        agent,
+        server,
+        enabled=enabled,
+        allowed_tools=binding.allowed_tools,
+        denied_tools=binding.denied_tools,
+    )
+
+
 def unbind(principal: Principal, agent: Agent, server: Server) -> None:
     """Take a server from an agent; a server private to the agent is removed with it."""
     principal.require(Action.MANAGE_AGENTS)

@@ -9,13 +9,15 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 from rich.console import Console
+from rich.progress import Progress
+from rich.prompt import Confirm
 from rich.table import Table
 
 from bonobot.lib.problems import Invalid, NotFound, Problem
@@ -80,6 +82,22 @@ class Cli:
         if self.as_json or not self.err.is_terminal:
             return nullcontext()
         return self.err.status(text)
+
+    def confirm(self, question: str) -> bool:
+        """Ask on a terminal; where nobody can answer, that is a no."""
+        if self.as_json or not (sys.stdin.isatty() and self.out.is_terminal):
+            return False
+        return bool(Confirm.ask(question, console=self.err, default=False))
+
+    @contextmanager
+    def progress(self, text: str, total: int) -> Iterator[Callable[[], object]]:
+        """Show how many of `total` are done, on a terminal; call what is given for each of them."""
+        if self.as_json or not self.err.is_terminal:
+            yield lambda: None
+            return
+        with Progress(console=self.err, transient=True) as shown:
+            bar = shown.add_task(text, total=total)
+            yield lambda: shown.advance(bar)
 
     def show_problem(self, problem: Problem) -> None:
         """Print a problem on stderr: code, field, sentence, remedy."""

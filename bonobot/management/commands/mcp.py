@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
+from bonobot.cli import importing, servers
 from bonobot.cli.group import Group
-from bonobot.cli.servers import VERBS
 
 
 class Command(Group):
     help = "Register, read, approve, try and switch MCP servers."
-    verbs: ClassVar = VERBS
+    verbs: ClassVar = (*servers.VERBS, *importing.VERBS)

@@ -1,0 +1,265 @@
+"""`bonobot mcp import`: servers that other clients know, shown first, then added (B1, E1)."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bonobot.cli.group import Cli, Failed, Verb, pairs, table
+from bonobot.cli.sweeping import Outcome, sweep
+from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.untrusted import visible
+from bonobot.overrides import PlannedShare, carry_out_overrides, plan_overrides
+from mcp_servers.approval import approve, switch_definition
+from mcp_servers.client_files import CLIENTS, Machine, read_client, read_text
+from mcp_servers.importing import Choices, Planned, plan
+from mcp_servers.models import Server
+from mcp_servers.naming import own_name_matches
+from mcp_servers.portability import parse
+from mcp_servers.portability.overrides import TAKEN_OVER, Wishes, wishes
+from mcp_servers.registration import add
+
+
+@dataclass(kw_only=True)
+class Import:
+    """An import from its reading to its end; what `--json` prints."""
+
+    source: str
+    planned: Sequence[Planned]
+    wishes: Wishes = field(default_factory=Wishes)
+    shares: Sequence[PlannedShare] = ()
+    applied: bool = False
+    added: dict[str, Server] = field(default_factory=dict)
+    refused: dict[str, Problem] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+
+    @property
+    def problems(self) -> bool:
+        """Tell whether anything of it is refused."""
+        refused = any(one.problems and one.chosen for one in self.planned)
+        return bool(refused or self.wishes.problems or any(s.problem for s in self.shares))
+
+    @property
+    def ready(self) -> list[Planned]:
+        """The entries that would be added."""
+        return [one for one in self.planned if one.ready]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything that programs want to know of it."""
+        return {
+            "source": self.source,
+            "applied": self.applied,
+            "entries": [self._entry(one) for one in self.planned],
+            "overrides": [share.as_dict() for share in self.shares],
+            "problems": [problem.as_dict() for problem in self.wishes.problems],
+            "notices": [notice.as_dict() for notice in self.wishes.notices],
+        }
+
+    def _entry(self, one: Planned) -> dict[str, Any]:
+        name, shown = one.entry.name, one.as_dict()
+        if (server := self.added.get(name)) is not None:
+            shown |= {"action": "added", "server_id": str(server.pk)}
+        if (problem := self.refused.get(name)) is not None:
+            shown |= {"action": "refuse", "problems": [problem.as_dict()]}
+        if (outcome := self.outcomes.get(name)) is not None:
+            shown["discovery"] = outcome.as_dict()
+        return shown
+
+
+def _import_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", nargs="?", help="JSON or YAML; - reads stdin")
+    parser.add_argument("--from", dest="client", choices=CLIENTS, help="a client on this machine")
+    parser.add_argument("--only", action="append", metavar="NAME", help="only this entry")
+    parser.add_argument("--set", action="append", metavar="K=V", help="a value for ${K}")
+    parser.add_argument("--allow-private", action="store_true", help="allow private addresses")
+    parser.add_argument("--approve", action="store_true", help="approve what is found")
+    parser.add_argument("--dry-run", action="store_true", help="show it, change nothing")
+    parser.add_argument("--yes", action="store_true", help="add what holds, without asking")
+
+
+def _import(cli: Cli, options: argparse.Namespace) -> None:
+    source, text = _read(cli, options)
+    # The caller's own environment; placeholders refuse what is Bonobot's in it.
+    values = {**os.environ, **pairs(options.set, "--set")}
+    found = _planned(cli, options, source, text, values)
+    finish(cli, options, found)
+
+
+def finish(cli: Cli, options: argparse.Namespace, found: Import) -> None:
+    """Show what was planned, add it as the person decides, and tell how it went."""
+    _show(cli, found)
+    if not options.dry_run and _agreed(cli, options, found):
+        _carry_out(cli, options, found)
+    cli.emit(found.as_dict())
+    if found.applied and not cli.as_json:
+        _tell(cli, found)
+    failed = any(outcome.problem for outcome in found.outcomes.values())
+    if found.problems or found.refused or failed:
+        raise Failed
+
+
+def _read(cli: Cli, options: argparse.Namespace) -> tuple[str, str]:
+    if bool(options.file) == bool(options.client):
+        raise Invalid(
+            "Name one source.",
+            code="no_source",
+            field="FILE",
+            remedy=f"FILE, or - for stdin, or --from with one of: {', '.join(CLIENTS)}.",
+        )
+    if options.file == "-":
+        return "standard input", sys.stdin.read()
+    if options.file:
+        return str(options.file), read_text(Path(options.file))
+    machine = Machine(home=Path.home(), folder=Path.cwd(), environ=os.environ)
+    file = read_client(options.client, machine)
+    cli.say(f"Reading {file.path}")
+    for other in file.beside:
+        cli.say(f"Also there, not read: {other}")
+    return str(file.path), file.text
+
+
+def _planned(
+    cli: Cli, options: argparse.Namespace, source: str, text: str, values: dict[str, str]
+) -> Import:
+    names = {entry.name for entry in parse(text, values=values)}
+    if strangers := sorted(set(options.only or ()) - names):
+        raise Invalid(
+            f"There is no entry {strangers[0]!r} in it.",
+            code="unknown_entry",
+            field="--only",
+            remedy=f"Its entries: {', '.join(sorted(names))}.",
+        )
+    choices = Choices(
+        values=values,
+        allow_private=names if options.allow_private else (),
+        chosen=options.only,
+        taken_over=TAKEN_OVER,
+    )
+    said = wishes(text)
+    planned = plan(cli.principal, text, choices)
+    coming = {one.entry.name for one in planned if one.ready}
+    shares = plan_overrides(cli.principal, said.overrides, coming)
+    return Import(source=source, planned=planned, wishes=said, shares=shares)
+
+
+def _agreed(cli: Cli, options: argparse.Namespace, found: Import) -> bool:
+    """Tell whether to go on: said before, asked now, or (without a terminal) nothing refused."""
+    shares = [share for share in found.shares if share.action in ("give", "take")]
+    if not found.ready and not shares:
+        return False
+    if options.yes:
+        return True
+    what = f"Add {len(found.ready)} of {len(found.planned)} servers?"
+    if sys.stdin.isatty() and not cli.as_json:
+        return cli.confirm(what)
+    if found.problems:
+        cli.say("Nothing was added, because some of it is refused: --yes adds the rest.")
+        return False
+    return True
+
+
+def _carry_out(cli: Cli, options: argparse.Namespace, found: Import) -> None:
+    for one in found.ready:
+        try:
+            assert one.spec is not None  # noqa: S101 - `ready` says so
+            found.added[one.entry.name] = add(cli.principal, one.spec)
+        except Problem as problem:  # somebody took the name since the plan was made
+            found.refused[one.entry.name] = problem
+    carry_out_overrides(cli.principal, found.shares)
+    found.applied = True
+    switched_on = [server for server in found.added.values() if server.enabled]
+    found.outcomes = sweep(cli, switched_on)
+    for name, outcome in found.outcomes.items():
+        if outcome.problem is None:
+            server = found.added[name]
+            _keep_to(cli, server, found.wishes.only_tools.get(name), options.approve)
+            waiting = server.definitions.waiting().count()
+            found.outcomes[name] = replace(outcome, waiting=waiting)
+
+
+def _keep_to(cli: Cli, server: Server, only: tuple[str, ...] | None, approving: bool) -> None:
+    """Switch off every tool that the file doesn't name, then approve as was asked."""
+    if only:
+        for row in server.definitions.tools().filter(enabled=True):
+            if not any(own_name_matches(pattern, row.name) for pattern in only):
+                switch_definition(cli.principal, row, enabled=False)
+    if approving:
+        approve(cli.principal, server)
+
+
+def _show(cli: Cli, found: Import) -> None:
+    if cli.as_json:
+        return
+    rows = [
+        (one.as_dict()["action"], one.entry.name, one.entry.transport_type, _where(one))
+        for one in found.planned
+    ]
+    cli.out.print(table("", "NAME", "TRANSPORT", "WHERE", rows=rows, empty="No servers."))
+    for share in found.shares:
+        tools = ", ".join(share.share.allowed) or "all tools"
+        without = f" but {', '.join(share.share.denied)}" if share.share.denied else ""
+        cli.say(visible(f"{share.action} {share.share.server} → {share.agent}: {tools}{without}"))
+    for one in found.planned:
+        for problem in one.problems:
+            _show_problem(cli, one.entry.name, problem, one.entry.line)
+    for problem in (*found.wishes.problems, *(s.problem for s in found.shares if s.problem)):
+        _show_problem(cli, "", problem, 0)
+    for text in dict.fromkeys(_notices(found)):
+        cli.say(f"! {text}")
+    if any(problem.code == "missing_value" for one in found.planned for problem in one.problems):
+        cli.say("→ Give values in the environment, or by --set NAME=VALUE.")
+    if any(one.private and one.problems for one in found.planned):
+        cli.say("→ If these private addresses are meant: --allow-private")
+
+
+def _notices(found: Import) -> Sequence[str]:
+    beside = [notice for one in found.planned for notice in one.entry.notices if not notice.field]
+    general = [visible(notice.detail) for notice in (*beside, *found.wishes.notices)]
+    own = [
+        visible(f"{one.entry.name}: {notice.detail}")
+        for one in found.planned
+        for notice in one.entry.notices
+        if notice.field and notice.code != "private_address"
+    ]
+    return [*general, *own]
+
+
+def _show_problem(cli: Cli, name: str, problem: Problem, line: int) -> None:
+    at = f"line {problem.extra.get('line') or line}" if problem.extra.get("line") or line else ""
+    where = " ".join(part for part in (at, name, problem.field) if part)
+    text = f"✗ {where}: {problem.code}: {problem} {problem.remedy}".strip()
+    cli.out.print(visible(text), style="red", markup=False)
+
+
+def _where(one: Planned) -> str:
+    shown = one.as_dict()["endpoint_config"]
+    return str(shown.get("url") or " ".join([shown.get("command", ""), *shown.get("args", [])]))
+
+
+def _tell(cli: Cli, found: Import) -> None:
+    for name, outcome in found.outcomes.items():
+        mark, style = ("✓", "green") if outcome.problem is None else ("✗", "red")
+        cli.out.print(
+            f"{mark} {visible(name)}: {visible(outcome.told())}", style=style, markup=False
+        )
+    for name, problem in found.refused.items():
+        _show_problem(cli, name, problem, 0)
+    cli.say(f"{len(found.added)} servers added.")
+
+
+VERBS = (
+    Verb(
+        "import",
+        "Add the servers of a client's configuration: shown first, then added and discovered.",
+        _import,
+        _import_arguments,
+        (
+            "mcp import --from claude-desktop --dry-run",
+            "mcp import servers.yaml --set API_TOKEN='${MY_TOKEN}'",
+            "mcp import - --yes --approve < mcp.json",
+        ),
+    ),
+)

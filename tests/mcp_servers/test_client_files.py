@@ -1,0 +1,81 @@
+"""Each client's file is found where that client keeps it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bonobot.lib.problems import Invalid, NotFound
+from mcp_servers.client_files import CLIENTS, Machine, places, read_client, read_text
+from mcp_servers.portability import parse
+
+
+def machine(tmp_path, platform="linux", **environ):
+    return Machine(
+        home=tmp_path / "home", folder=tmp_path / "here", environ=environ, platform=platform
+    )
+
+
+def put(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("platform", "environ", "expected"),
+    [
+        ("linux", {}, "home/.config/Claude/claude_desktop_config.json"),
+        ("darwin", {}, "home/Library/Application Support/Claude/claude_desktop_config.json"),
+        ("win32", {}, "home/AppData/Roaming/Claude/claude_desktop_config.json"),
+    ],
+)
+def test_desktop_settings_are_where_the_system_keeps_them(tmp_path, platform, environ, expected):
+    found = places("claude-desktop", machine(tmp_path, platform, **environ))
+    assert found == (tmp_path / expected,)
+
+
+def test_the_environment_may_say_where_settings_are(tmp_path):
+    there = machine(tmp_path, XDG_CONFIG_HOME=str(tmp_path / "xdg"))
+    assert places("claude-desktop", there)[0].is_relative_to(tmp_path / "xdg")
+    windows = machine(tmp_path, "win32", APPDATA=str(tmp_path / "roaming"))
+    assert places("vscode", windows)[1].is_relative_to(tmp_path / "roaming")
+
+
+def test_a_projects_file_comes_before_the_users(tmp_path):
+    here = machine(tmp_path)
+    project, user = places("cursor", here)
+    put(user, {"mcpServers": {"mine": {"url": "https://a.example"}}})
+    assert read_client("cursor", here).path == user
+    put(project, {"mcpServers": {"ours": {"url": "https://a.example"}}})
+    found = read_client("cursor", here)
+    assert (found.path, found.beside) == (project, (user,))
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_without_a_file_every_place_is_named(tmp_path, client):
+    here = machine(tmp_path)
+    with pytest.raises(NotFound) as caught:
+        read_client(client, here)
+    assert all(str(path) in caught.value.remedy for path in places(client, here))
+
+
+def test_of_claude_codes_state_only_the_servers_of_person_and_project_are_read(tmp_path):
+    here = machine(tmp_path)
+    server = {"url": "https://a.example"}
+    projects = {
+        str(here.folder): {"mcpServers": {"of-project": server}},
+        "/elsewhere": {"mcpServers": {"of-another": server}},
+    }
+    state = {"mcpServers": {"mine": server}, "projects": projects, "history": ["x" * 300_000]}
+    put(here.home / ".claude.json", state)
+    names = [entry.name for entry in parse(read_client("claude-code", here).text)]
+    assert names == ["mine", "of-project"]
+
+
+def test_a_file_that_is_no_text_says_so(tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(Invalid) as caught:
+        read_text(tmp_path / "binary")
+    assert caught.value.code == "not_text"
+    with pytest.raises(NotFound):
+        read_text(tmp_path)
