@@ -15,8 +15,8 @@ from bonobot.tenancy.screens.answers import screen
 from mcp_servers.models import Server
 
 NAMED_AT_MOST = 10
-# Parts of the server itself: worth a number, not names.
-PARTS = frozenset({"definition", "secret", "check", "toolname"})
+# Names of tools at agents are as much a part of the server as its own rows: a number is enough.
+PARTS = frozenset({"toolname"})
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,6 @@ def _described(model: Any, rows: list[Any], count: int | None = None) -> tuple[s
     total = len(rows) if count is None else count
     options = model._meta
     title = options.verbose_name if total == 1 else options.verbose_name_plural
-    parts = options.model_name in PARTS
+    parts = options.app_label == Server._meta.app_label or options.model_name in PARTS
     names = () if parts else tuple(visible(str(row), 120) for row in rows[:NAMED_AT_MOST])
     return str(title), total, names

@@ -1,0 +1,163 @@
+"""Definitions: read, compared, approved exactly as shown, switched."""
+
+import pytest
+
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from mcp_servers.approval import approve
+from mcp_servers.digests import digest
+from mcp_servers.models import Definition, Server
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def server(acme: Organization) -> Server:
+    return desk.web_server(acme)
+
+
+@pytest.fixture
+def seat(acme: Organization) -> desk.Desk:
+    return desk.sit(acme, Role.REVIEWER)
+
+
+def alter(row: Definition, **declared: object) -> None:
+    row.payload = row.payload | declared
+    row.description = str(row.payload.get("description", ""))
+    row.digest = digest(row.payload)
+    row.save()
+
+
+def seen(row: Definition) -> str:
+    return f"{row.pk}:{row.digest}"
+
+
+def test_a_schema_is_shown_as_a_table(server: Server, seat: desk.Desk) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string", "description": "Where"}}}
+    desk.offer(server, "weather", inputSchema=schema)
+    page = desk.words(seat.get("mcp_servers_server_tools", server.pk))
+    assert "city string Where" in page
+
+
+def test_what_a_server_wrote_is_escaped_and_made_visible(server: Server, seat: desk.Desk) -> None:
+    desk.offer(server, "x", description="<img src=x onerror=alert(1)>\u200b\u202e`")
+    page = seat.get("mcp_servers_server_tools", server.pk)
+    assert "<img src=x" not in page
+    assert "⟨U+200B⟩" in page
+    assert "⟨U+202E⟩" in page
+    assert "refused" in page
+
+
+def test_these_n_are_approved_as_they_are_shown(server: Server, seat: desk.Desk) -> None:
+    rows = desk.offer(server, "add"), desk.offer(server, "echo")
+    assert "Approve these 2" in seat.get("mcp_servers_server_tools", server.pk)
+    seat.post("mcp_servers_server_tools", server.pk, do="shown", shown=[seen(row) for row in rows])
+    assert Definition.objects.callable().count() == 2
+    assert Definition.objects.filter(pinned_by=seat.user.username).count() == 2
+
+
+def test_only_the_ticked_ones_are_approved(server: Server, seat: desk.Desk) -> None:
+    rows = desk.offer(server, "add"), desk.offer(server, "echo")
+    shown = [seen(row) for row in rows]
+    seat.post("mcp_servers_server_tools", server.pk, do="ticked", seen=shown[:1], shown=shown)
+    assert [row.name for row in Definition.objects.callable()] == ["add"]
+
+
+def test_ticking_nothing_approves_nothing(server: Server, seat: desk.Desk) -> None:
+    row = desk.offer(server)
+    seat.post("mcp_servers_server_tools", server.pk, do="ticked", shown=[seen(row)])
+    assert "Nothing is ticked." in " ".join(seat.messages)
+    assert not Definition.objects.callable().exists()
+
+
+def test_what_changed_since_it_was_shown_is_not_approved(server: Server, seat: desk.Desk) -> None:
+    changed, same = desk.offer(server, "add"), desk.offer(server, "echo")
+    shown = [seen(changed), seen(same)]
+    alter(changed, description="Adds, and more")
+    page = seat.post("mcp_servers_server_tools", server.pk, do="shown", shown=shown)
+    assert [row.name for row in Definition.objects.callable()] == ["echo"]
+    assert "Not approved, because they changed or are refused: add" in page
+
+
+def test_a_change_is_shown_against_what_was_approved(
+    acme: Organization, server: Server, seat: desk.Desk
+) -> None:
+    row = desk.offer(server, "add", description="Adds two numbers")
+    approve(casting.administrator(acme), server)
+    row.refresh_from_db()
+    alter(row, description="Adds two numbers and mails them")
+    page = seat.get("mcp_servers_server_tools", server.pk, state="waiting")
+    assert 'class="bb-removed">  &quot;description&quot;: &quot;Adds two numbers&quot;' in page
+    assert "and mails them" in page
+
+
+def test_an_approval_is_taken_back(acme: Organization, server: Server, seat: desk.Desk) -> None:
+    row = desk.offer(server)
+    approve(casting.administrator(acme), server)
+    seat.post("mcp_servers_server_tools", server.pk, withdraw=str(row.pk))
+    assert not Definition.objects.callable().exists()
+
+
+def test_one_tool_is_switched_off_by_an_operator(acme: Organization, server: Server) -> None:
+    row = desk.offer(server)
+    operator = desk.sit(acme, Role.OPERATOR)
+    operator.post("mcp_servers_server_tools", server.pk, off=str(row.pk))
+    row.refresh_from_db()
+    assert not row.enabled
+    operator.post("mcp_servers_server_tools", server.pk, on=str(row.pk))
+    row.refresh_from_db()
+    assert row.enabled
+
+
+def test_an_operator_may_not_approve(acme: Organization, server: Server) -> None:
+    row = desk.offer(server)
+    operator = desk.sit(acme, Role.OPERATOR)
+    assert "Approve these" not in operator.get("mcp_servers_server_tools", server.pk)
+    operator.post("mcp_servers_server_tools", server.pk, only=seen(row))
+    assert not Definition.objects.callable().exists()
+
+
+def test_a_definition_of_another_server_is_not_touched(
+    acme: Organization, server: Server, seat: desk.Desk
+) -> None:
+    row = desk.offer(desk.web_server(acme, "other"))
+    seat.post("mcp_servers_server_tools", server.pk, only=seen(row))
+    assert not Definition.objects.callable().exists()
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"kind": "prompts"}, {"greet"}),
+        ({"state": "refused"}, {"evil"}),
+        ({"q": "sum"}, {"add"}),
+        ({"state": "off"}, {"echo"}),
+    ],
+)
+def test_definitions_are_narrowed(
+    server: Server, seat: desk.Desk, query: dict[str, str], expected: set[str]
+) -> None:
+    desk.offer(server, "add", description="Make a sum")
+    prompt = desk.offer(server, "greet")
+    Definition.objects.filter(pk=prompt.pk).update(kind="prompt")
+    Definition.objects.filter(pk=desk.offer(server, "evil").pk).update(fault="hidden text")
+    Definition.objects.filter(pk=desk.offer(server, "echo").pk).update(enabled=False)
+    page = seat.get("mcp_servers_server_tools", server.pk, **query)
+    names = {"add", "greet", "evil", "echo"}
+    assert {name for name in names if f'<code class="bb-strong">{name}</code>' in page} == expected
+
+
+def test_a_thousand_definitions_come_in_pages(server: Server, seat: desk.Desk) -> None:
+    for number in range(60):
+        desk.offer(server, f"tool{number:03}")
+    page = seat.get("mcp_servers_server_tools", server.pk)
+    assert "60 definitions" in page
+    assert "Page 1 of 2" in page
+    assert "tool055" in seat.get("mcp_servers_server_tools", server.pk, page=2)

@@ -1,0 +1,85 @@
+"""A schema as rows that people can read."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.admin.schema_rows import MOST_ROWS, example, rows
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+WORDS = st.sampled_from(
+    ["type", "properties", "items", "required", "enum", "default", "anyOf", "const", "pattern"]
+)
+
+
+def test_members_are_listed_with_type_need_and_purpose() -> None:
+    [row] = rows(
+        {
+            "properties": {"city": {"type": "string", "description": "Where", "minLength": 2}},
+            "required": ["city"],
+        }
+    )
+    assert (row.name, row.type, row.required, row.description) == ("city", "string", True, "Where")
+    assert row.bounds == ("at least 2 characters",)
+
+
+def test_nested_members_stand_below_their_parent() -> None:
+    schema = {"properties": {"a": {"type": "array", "items": {"properties": {"b": {}}}}}}
+    assert [(row.depth, row.name) for row in rows(schema)] == [(0, "a"), (1, "b")]
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({"type": ["string", "null"]}, "string or null"),
+        ({"type": "array", "items": {"type": "integer"}}, "list of integer"),
+        ({"anyOf": [{"type": "string"}, {"type": "number"}]}, "string or number"),
+        ({"$ref": "#/$defs/Point"}, "Point"),
+        ({"enum": [1, 2]}, "one of a list"),
+        ({}, "anything"),
+    ],
+)
+def test_a_type_is_said_in_words(schema: dict[str, Any], text: str) -> None:
+    assert rows({"properties": {"x": schema}})[0].type == text
+
+
+def test_hidden_characters_in_a_schema_are_visible() -> None:
+    [row] = rows({"properties": {"a\u200b": {"description": "b\u202ec"}}})
+    assert "⟨U+200B⟩" in row.name
+    assert "⟨U+202E⟩" in row.description
+
+
+def test_a_long_schema_is_cut() -> None:
+    schema = {"properties": {f"p{number}": {} for number in range(MOST_ROWS + 50)}}
+    assert len(rows(schema)) == MOST_ROWS
+
+
+def test_an_example_has_what_is_required_and_defaults() -> None:
+    schema = {
+        "properties": {
+            "zone": {"type": "string", "default": "UTC"},
+            "n": {"type": "integer"},
+            "deep": {
+                "type": "object",
+                "properties": {"x": {"enum": ["left", "right"]}},
+                "required": ["x"],
+            },
+            "rest": {"type": "string"},
+        },
+        "required": ["n", "deep"],
+    }
+    assert example(schema) == {"zone": "UTC", "n": 0, "deep": {"x": "left"}}
+
+
+@given(st.dictionaries(WORDS, JSON, max_size=4))
+def test_no_schema_breaks_the_page(schema: dict[str, Any]) -> None:
+    assert all(row.type for row in rows(schema))
+    assert isinstance(example(schema), dict)

@@ -1,0 +1,199 @@
+"""The list of servers: what it tells, and what is done to many at once."""
+
+import pytest
+
+from agents.bindings import bind
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Problem
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from mcp_servers.admin import contact as contacts
+from mcp_servers.admin import overview
+from mcp_servers.admin import servers as listing
+from mcp_servers.admin.contact import Contact
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.discovery import Discovered
+from mcp_servers.models import Definition, Server
+from mcp_servers.registration import add
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+FOUND = Discovered(
+    tools=("add",), new=1, changed=0, gone=0, waiting=1, refused=0, latency_ms=7, notices=()
+)
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def seat(acme: Organization) -> desk.Desk:
+    return desk.sit(acme, Role.OWNER)
+
+
+def act(seat: desk.Desk, action: str, *servers: Server, **more: str) -> str:
+    chosen = [str(server.pk) for server in servers]
+    fields = {"action": action, "_selected_action": chosen, **more}
+    return seat.post("mcp_servers_server_changelist", **fields)
+
+
+def test_a_row_tells_state_tools_and_what_waits(acme: Organization, seat: desk.Desk) -> None:
+    server = desk.web_server(acme)
+    desk.offer(server, "add")
+    desk.offer(server, "echo")
+    Server.objects.filter(pk=server.pk).update(
+        status="needs_reauth", status_code="needs_reauth", status_detail="The token is old."
+    )
+    page = seat.get("mcp_servers_server_changelist")
+    assert "needs new credentials" in page
+    assert "The token is old." in page
+    assert "2 wait" in page
+
+
+def test_an_empty_list_says_how_to_begin(seat: desk.Desk) -> None:
+    page = seat.get("mcp_servers_server_changelist")
+    assert "No server yet" in page
+    assert desk.url("mcp_servers_server_paste") in page
+
+
+def test_servers_are_filtered_by_what_waits(acme: Organization, seat: desk.Desk) -> None:
+    desk.offer(desk.web_server(acme, "busy"))
+    desk.web_server(acme, "calm")
+    page = desk.words(seat.get("mcp_servers_server_changelist", waiting="yes"))
+    assert "busy" in page
+    assert "calm" not in page
+
+
+def test_a_search_finds_a_server_by_its_tool(acme: Organization, seat: desk.Desk) -> None:
+    desk.offer(desk.web_server(acme, "weather"), "forecast")
+    desk.web_server(acme, "clock")
+    page = desk.words(seat.get("mcp_servers_server_changelist", q="forecast"))
+    assert "weather" in page
+    assert "clock" not in page
+
+
+def test_the_switch_switches_and_is_audited(acme: Organization, seat: desk.Desk) -> None:
+    server = desk.web_server(acme)
+    seat.post("mcp_servers_server_switch", server.pk, enabled="0")
+    server.refresh_from_db()
+    assert (server.enabled, server.status) == (False, "disabled")
+    assert AuditRow.objects.filter(action="server_disabled", actor_id=seat.user.pk).count() == 1
+
+
+def test_a_reviewer_sees_no_switch_and_may_not_use_it(acme: Organization) -> None:
+    server = desk.web_server(acme)
+    reviewer = desk.sit(acme, Role.REVIEWER)
+    assert "Remove" not in desk.words(reviewer.get("mcp_servers_server_change", server.pk))
+    reviewer.post("mcp_servers_server_switch", server.pk, enabled="0")
+    assert "forbidden" in " ".join(reviewer.messages)
+    assert Server.objects.get().enabled
+
+
+def test_a_deed_is_never_done_by_a_link(acme: Organization, seat: desk.Desk) -> None:
+    seat.get("mcp_servers_server_switch", desk.web_server(acme).pk, status=405)
+
+
+def test_many_are_switched_off_and_on(acme: Organization, seat: desk.Desk) -> None:
+    both = desk.web_server(acme, "one"), desk.web_server(acme, "two")
+    act(seat, "disable_chosen", *both)
+    assert not Server.objects.enabled().exists()
+    act(seat, "enable_chosen", *both)
+    assert Server.objects.enabled().count() == 2
+
+
+def test_testing_many_says_what_came_of_each(
+    acme: Organization, seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = desk.web_server(acme, "good"), desk.web_server(acme, "bad")
+    problem = Problem("Nobody answers.", code="server_unreachable", remedy="Start it.")
+    outcomes = {good.pk: Contact(good, found=FOUND), bad.pk: Contact(bad, problem=problem)}
+    monkeypatch.setattr(
+        listing, "contact", lambda servers, **how: [outcomes[one.pk] for one in servers]
+    )
+    page = act(seat, "test_chosen", good, bad)
+    assert "good: 1 tool, answered in 7 ms, 1 new, 1 wait for approval." in page
+    assert "bad: Nobody answers. Start it. (server_unreachable)" in page
+
+
+def test_everything_that_waits_at_chosen_servers_is_approved(
+    acme: Organization, seat: desk.Desk
+) -> None:
+    server = desk.web_server(acme)
+    desk.offer(server)
+    act(seat, "approve_chosen", server)
+    assert Definition.objects.callable().count() == 1
+
+
+def test_an_operator_is_not_offered_to_approve(acme: Organization) -> None:
+    server = desk.web_server(acme)
+    desk.offer(server)
+    operator = desk.sit(acme, Role.OPERATOR)
+    assert "approve_chosen" not in operator.get("mcp_servers_server_changelist")
+    act(operator, "approve_chosen", server)
+    assert not Definition.objects.callable().exists()
+
+
+def test_removing_asks_first_and_names_what_goes_along(acme: Organization, seat: desk.Desk) -> None:
+    server = desk.web_server(acme)
+    desk.offer(server)
+    bind(casting.administrator(acme), casting.agent(acme), server)
+    page = desk.words(act(seat, "remove_chosen", server))
+    assert "Helper → web" in page
+    assert "1 definition" in page
+    assert Server.objects.count() == 1
+    act(seat, "remove_chosen", server, confirmed="1")
+    assert Server.objects.count() == 0
+    assert AuditRow.objects.filter(action="server_removed", resource_name="web").count() == 1
+
+
+def test_one_server_is_removed_after_a_confirmation(acme: Organization, seat: desk.Desk) -> None:
+    server = desk.web_server(acme)
+    seat.get("mcp_servers_server_delete", server.pk)
+    assert Server.objects.count() == 1
+    seat.post("mcp_servers_server_delete", server.pk, confirmed="1")
+    assert Server.objects.count() == 0
+
+
+def test_the_overview_tells_how_it_is_reached_without_its_secrets(
+    acme: Organization, seat: desk.Desk
+) -> None:
+    spec = ServerSpec(
+        name="web",
+        transport_type="http",
+        endpoint_config={"url": "https://x.example/mcp", "headers": {"X-Team": "geheim-1"}},
+        auth_config={"type": "bearer_token", "token": "geheim-2"},
+    )
+    server = add(casting.administrator(acme), spec)
+    for name in ("change", "configuration"):
+        page = seat.get(f"mcp_servers_server_{name}", server.pk)
+        assert "X-Team" in page
+        assert "geheim" not in page
+
+
+def test_connecting_answers_with_a_piece_of_the_page(
+    acme: Organization, seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = desk.web_server(acme)
+    monkeypatch.setattr(overview, "contact", lambda servers, **how: [Contact(server, found=FOUND)])
+    page = seat.post("mcp_servers_server_connect", server.pk)
+    assert "1 tool, answered in 7 ms" in page
+    assert "Read and approve" in page
+    assert "nav-sidebar" not in page
+
+
+def test_a_failure_of_one_server_disturbs_no_other(
+    acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask(server_id: object, **how: object) -> Discovered:
+        if server_id == servers[0].pk:
+            raise Problem("no", code="server_unreachable")
+        return FOUND
+
+    servers = [Server(name="bad"), Server(name="good")]
+    monkeypatch.setattr(contacts, "discover", ask)
+    first, second = contacts.contact(servers, actor=casting.administrator(acme).actor, kind="test")
+    assert first.problem is not None
+    assert second.found == FOUND
