@@ -365,6 +365,7 @@ async def _forward(request: Request, passed: _Passed) -> dict[str, Any]:
         holder=request.holder,
         timeout_s=request.timeout_s,
         on_progress=request.on_progress,
+        input_schema=tool.input_schema,
     )
 
 

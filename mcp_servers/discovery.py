@@ -87,7 +87,12 @@ def keep(
         row = known.get(key) or _new(server, item)
         if _alter(row, item, judgements):
             (altered if key in known else fresh).append(row)
-    gone = [row for key, row in known.items() if key not in seen and row.present]
+    # A listing that broke off says nothing about what it didn't come to.
+    gone = [
+        row
+        for key, row in known.items()
+        if key not in seen and row.present and row.kind in survey.complete
+    ]
     first = server.discovered_at is None
     record_success(server, kind, survey)
     if fresh or altered or gone:
