@@ -17,7 +17,7 @@ from bonobot.lib.admin import (
     DropdownFilter,
     FieldTextFilter,
     MultipleChoicesDropdownFilter,
-    RangeDateTimeFilter,
+    WithinFilter,
     display,
     register,
 )
@@ -69,7 +69,7 @@ class AuditAdmin(ScopedAdmin):
         ("agent_name", Copied),
         ("server_name", Copied),
         ("tool_name", Copied),
-        ("opened_at", RangeDateTimeFilter),
+        ("opened_at", WithinFilter),
     )
     search_fields = (
         "tool_name",

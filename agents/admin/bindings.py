@@ -25,7 +25,7 @@ from bonobot.lib.problems import Invalid
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import Visit
+from bonobot.tenancy.screens import Visit, onward
 from mcp_servers.admin.adding import Destination, add_by_form, choose_preset, fill_preset
 from mcp_servers.admin.pasting import paste
 from mcp_servers.models import Server
@@ -112,25 +112,27 @@ def _use_by_server(agent: Agent) -> dict[UUID, dict[str, Any]]:
 
 
 @AgentAdmin.add_deed("bind", needs=Action.MANAGE_AGENTS)
-def bind_pool_server(visit: Visit) -> None:
+def bind_pool_server(visit: Visit) -> HttpResponseBase:
     """Give the agent a server of the pool."""
     server = _pool_server(visit.object, visit.request.POST.get("server", ""))
     bind(visit.principal, visit.object, server)
     text = _t("%(agent)s has %(server)s now. Its tool policy decides which tools it may call.")
     messages.success(visit.request, text % {"agent": visit.object, "server": server})
+    return onward(visit, "servers")
 
 
 @AgentAdmin.add_deed("unbind", needs=Action.MANAGE_AGENTS)
-def unbind_server(visit: Visit) -> None:
+def unbind_server(visit: Visit) -> HttpResponseBase:
     """Take a server from the agent."""
     server = bound_server(visit.object, visit.request.POST.get("server", ""))
     unbind(visit.principal, visit.object, server)
     text = _t("%(agent)s no longer has %(server)s.")
     messages.success(visit.request, text % {"agent": visit.object, "server": server.name})
+    return onward(visit, "servers")
 
 
 @AgentAdmin.add_deed("switch_server", needs=Action.MANAGE_AGENTS)
-def switch_server(visit: Visit) -> None:
+def switch_server(visit: Visit) -> HttpResponseBase:
     """Switch a server on or off for this agent alone."""
     binding = _binding(visit)
     bind(
@@ -141,10 +143,11 @@ def switch_server(visit: Visit) -> None:
         allowed_tools=binding.allowed_tools,
         denied_tools=binding.denied_tools,
     )
+    return onward(visit, "servers")
 
 
 @AgentAdmin.add_deed("choose_tools", needs=Action.MANAGE_AGENTS)
-def choose_tools(visit: Visit) -> None:
+def choose_tools(visit: Visit) -> HttpResponseBase:
     """Say how much of a server the agent gets: all it offers, or the ticked tools."""
     binding, posted = _binding(visit), visit.request.POST
     chosen = posted.getlist("tool") if posted.get("how") == "chosen" else []
@@ -166,6 +169,7 @@ def choose_tools(visit: Visit) -> None:
     everything = _t("%(agent)s gets all that %(server)s offers.")
     values = {"agent": visit.object, "server": binding.server, "n": len(chosen)}
     messages.success(visit.request, (text if chosen else everything) % values)
+    return onward(visit, "servers")
 
 
 def _binding(visit: Visit) -> Binding:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 from agents.admin.conversation import conversation
 from agents.models import Session
 from agents.sessions import requests
-from bonobot.lib.admin import MultipleChoicesDropdownFilter, RangeDateTimeFilter, display, register
+from bonobot.lib.admin import MultipleChoicesDropdownFilter, WithinFilter, display, register
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import PagedAdmin, Visit, fragment
@@ -24,7 +24,7 @@ class SessionAdmin(PagedAdmin):
     """The active organization's sessions; members see their own."""
 
     list_display = ("session", "agent", "state", "started", "by", "calls", "tokens", "cost")
-    list_filter = (("status", MultipleChoicesDropdownFilter), ("created_at", RangeDateTimeFilter))
+    list_filter = (("status", MultipleChoicesDropdownFilter), ("created_at", WithinFilter))
     search_fields = ("title", "agent__name", "started_by", "error_code")
     ordering = ("-created_at",)
     list_select_related = ("agent",)

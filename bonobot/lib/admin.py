@@ -4,7 +4,14 @@ Everything else takes its admin classes, decorators, widgets and filters from he
 theme (or none) is a change of one file.
 """
 
+from datetime import datetime, time
+from typing import Any
+
 from django.contrib.admin import register, site
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.dateparse import parse_date, parse_time
 from unfold.admin import ModelAdmin, StackedInline, TabularInline
 from unfold.contrib.filters.admin import (
     ChoicesDropdownFilter,
@@ -68,7 +75,6 @@ __all__ = [
     "MultipleChoicesDropdownFilter",
     "PasswordInput",
     "RadioSelect",
-    "RangeDateTimeFilter",
     "RangeNumericFilter",
     "RelatedDropdownFilter",
     "Select",
@@ -82,8 +88,37 @@ __all__ = [
     "Textarea",
     "UserChangeForm",
     "UserCreationForm",
+    "WithinFilter",
     "action",
     "display",
     "register",
     "site",
 ]
+
+
+class WithinFilter(RangeDateTimeFilter):
+    """Rows between two moments of the current time zone; a day without a time means all of it."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
+        """Keep the rows in between; what is no date narrows nothing."""
+        bounds = {
+            "gte": self._moment("from", time.min),
+            "lte": self._moment("to", time.max),
+        }
+        found = {
+            f"{self.parameter_name}__{how}": moment for how, moment in bounds.items() if moment
+        }
+        return queryset.filter(**found)
+
+    def _moment(self, end: str, otherwise: time) -> datetime | None:
+        day, hour = (self._said(f"{end}_{part}") for part in (0, 1))
+        try:
+            date = parse_date(day)
+            moment = parse_time(hour) or otherwise
+        except ValueError:
+            return None
+        return timezone.make_aware(datetime.combine(date, moment)) if date else None
+
+    def _said(self, name: str) -> str:
+        found: Any = self.used_parameters.get(f"{self.parameter_name}_{name}")
+        return str(found or "")

@@ -1,0 +1,145 @@
+"""Agents: listed, made, configured with budgets and members, switched, removed."""
+
+from typing import Any
+
+import pytest
+
+from agents.budgets import BudgetLine, set_budgets
+from agents.models import Agent, Budget
+from bonobot.ledger.models import AuditRow, BudgetCell
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from mcp_servers.models import Server
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    return casting.agent(acme)
+
+
+@pytest.fixture
+def seat(acme: Organization) -> desk.Desk:
+    return desk.sit(acme, Role.OPERATOR)
+
+
+def configuration(agent: Agent, **said: Any) -> dict[str, Any]:
+    names = ("name", "slug", "max_turns", "max_calls", "max_run_s", "calls_per_minute")
+    fields = {name: getattr(agent, name) for name in names}
+    return fields | {"model_endpoint": str(agent.model_endpoint_id), "enabled": "on"} | said
+
+
+def test_the_list_tells_of_servers_in_trouble(
+    acme: Organization, helper: Agent, seat: desk.Desk
+) -> None:
+    server = desk.web_server(acme)
+    casting.bind(casting.administrator(acme), helper, server)
+    Server.objects.filter(pk=server.pk).update(status="error")
+    assert "1 in trouble" in desk.words(seat.get("agents_agent_changelist"))
+
+
+def test_an_agent_is_made_with_every_tool_blocked(
+    acme: Organization, helper: Agent, seat: desk.Desk
+) -> None:
+    fields = {"name": "Release helper", "model_endpoint": str(helper.model_endpoint_id)}
+    page = seat.post("agents_agent_add", **fields)
+    made = Agent.objects.get(slug="release-helper")
+    assert made.tool_policy.mode == "none"
+    assert "Give it servers" in page
+
+
+def test_a_taken_name_is_said_at_the_form(helper: Agent, seat: desk.Desk) -> None:
+    fields = {"name": "Helper", "model_endpoint": str(helper.model_endpoint_id)}
+    assert "name_taken" in seat.post("agents_agent_add", **fields)
+    assert Agent.objects.count() == 1
+
+
+def test_another_organizations_model_cannot_be_chosen(helper: Agent, seat: desk.Desk) -> None:
+    foreign = casting.agent(casting.organization("other")).model_endpoint_id
+    fields = configuration(helper, model_endpoint=str(foreign))
+    assert "Select a valid choice" in seat.post("agents_agent_configuration", helper.pk, **fields)
+
+
+def test_a_configuration_is_changed_and_audited(helper: Agent, seat: desk.Desk) -> None:
+    fields = configuration(helper, instructions="Be brief.", max_turns=7)
+    seat.post("agents_agent_configuration", helper.pk, **fields)
+    helper.refresh_from_db()
+    assert (helper.instructions, helper.max_turns) == ("Be brief.", 7)
+    assert AuditRow.objects.filter(action="agent_changed", actor_id=seat.user.pk).count() == 1
+
+
+def test_budgets_are_written_in_dollars_tokens_and_calls(helper: Agent, seat: desk.Desk) -> None:
+    fields = configuration(
+        helper,
+        **{
+            "budget-unit": ["microusd", "tokens", "calls"],
+            "budget-period": ["month", "day", "day"],
+            "budget-limit": ["2.50", "10,000", ""],
+        },
+    )
+    seat.post("agents_agent_configuration", helper.pk, **fields)
+    rows = Budget.objects.values_list("unit", "period", "limit")
+    assert sorted(rows) == [("microusd", "month", 2_500_000), ("tokens", "day", 10_000)]
+
+
+def test_an_odd_limit_changes_nothing(helper: Agent, seat: desk.Desk) -> None:
+    fields = configuration(
+        helper,
+        **{"budget-unit": ["tokens"], "budget-period": ["day"], "budget-limit": ["many"]},
+        name="Renamed",
+    )
+    page = seat.post("agents_agent_configuration", helper.pk, **fields)
+    assert "is no limit" in page
+    assert Agent.objects.get().name == "Helper"
+
+
+def test_the_use_of_a_budget_is_shown(acme: Organization, helper: Agent, seat: desk.Desk) -> None:
+    boss = casting.administrator(acme)
+    set_budgets(boss, helper, [BudgetLine("tokens", "total", 1_000)])
+    key = f"budget:{acme.pk}:agent:{helper.pk}:tokens:total:total"
+    BudgetCell.objects.create(key=key, organization_id=acme.pk, spent=250, reserved=50)
+    page = desk.words(seat.get("agents_agent_configuration", helper.pk))
+    assert "250 of 1,000 spent" in page
+    assert "50 held by running calls" in page
+
+
+def test_an_agent_is_given_to_members(acme: Organization, helper: Agent, seat: desk.Desk) -> None:
+    member = desk.sit(acme, Role.MEMBER, "berta")
+    seat.post("agents_agent_configuration", helper.pk, **configuration(helper, members=["berta"]))
+    assert "Helper" in member.get("agents_agent_changelist")
+    seat.post("agents_agent_configuration", helper.pk, **configuration(helper))
+    assert "No agent yet" in member.get("agents_agent_changelist")
+
+
+def test_an_agent_is_switched_off(helper: Agent, seat: desk.Desk) -> None:
+    seat.post("agents_agent_switch", helper.pk, enabled="0")
+    helper.refresh_from_db()
+    assert not helper.enabled
+    assert "This agent is switched off." in seat.get("agents_agent_change", helper.pk)
+
+
+def test_removing_an_agent_asks_first(helper: Agent, seat: desk.Desk) -> None:
+    assert "Remove Helper?" in seat.get("agents_agent_delete", helper.pk)
+    assert Agent.objects.exists()
+    seat.post("agents_agent_delete", helper.pk, yes="1")
+    assert not Agent.objects.exists()
+
+
+@pytest.mark.parametrize("role", [Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
+def test_others_may_not_change_an_agent(acme: Organization, helper: Agent, role: Role) -> None:
+    other = desk.sit(acme, role)
+    helper.members.add(other.user)
+    fields = configuration(helper, name="Mine")
+    other.client.post(desk.url("agents_agent_configuration", helper.pk), fields)
+    other.client.post(desk.url("agents_agent_delete", helper.pk))
+    other.client.post(desk.url("agents_agent_switch", helper.pk), {"enabled": "0"})
+    helper.refresh_from_db()
+    assert (helper.name, helper.enabled) == ("Helper", True)

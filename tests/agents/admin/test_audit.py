@@ -1,0 +1,122 @@
+"""The audit: read-only, searched, filtered, each row with both of its sealed texts."""
+
+from uuid import uuid4
+
+import pytest
+
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.changes import record
+from bonobot.ledger.models import AuditRow
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def seat(acme: Organization) -> desk.Desk:
+    return desk.sit(acme, Role.AUDITOR)
+
+
+def happened(where: Organization, action: str = "server_added", name: str = "web") -> AuditRow:
+    pk = record(
+        organization_id=where.pk,
+        actor=Actor("user", "1", "anna\u200b"),
+        action=action,
+        resource_type="mcp_server",
+        resource_id=str(uuid4()),
+        resource_name=name,
+        details={"why": "<b>because</b>"},
+    )
+    row: AuditRow = AuditRow.objects.get(pk=pk)
+    return row
+
+
+def test_rows_tell_who_did_what(acme: Organization, seat: desk.Desk) -> None:
+    happened(acme)
+    page = desk.words(seat.get("ledger_auditrow_changelist"))
+    assert "server added web" in page
+    assert "user: anna⟨U+200B⟩" in page
+
+
+def test_another_organizations_rows_are_not_shown(acme: Organization, seat: desk.Desk) -> None:
+    foreign = happened(casting.organization("other"), name="elsewhere")
+    assert "elsewhere" not in seat.get("ledger_auditrow_changelist")
+    seat.get("ledger_auditrow_change", foreign.pk, status=404)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"q": "weather"},
+        {"resource_name": "weather"},
+        {"q": "because", "action": "server_removed"},
+        {"kind": "change", "action": "server_removed"},
+    ],
+)
+def test_rows_are_found(acme: Organization, seat: desk.Desk, query: dict[str, str]) -> None:
+    happened(acme, "server_removed", "weather")
+    happened(acme, "server_added", "clock")
+    page = desk.words(seat.get("ledger_auditrow_changelist", **query))
+    if "resource_name" not in query:
+        assert "weather" in page
+        assert "clock" not in page
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ({"opened_at_from_0": "2000-01-01"}, True),
+        ({"opened_at_from_0": "2000-01-01", "opened_at_to_0": "2001-01-01"}, False),
+        ({"opened_at_from_0": "9000-01-01", "opened_at_from_1": "00:00:00"}, False),
+        ({"opened_at_from_0": "2026-99-99", "opened_at_from_1": "soon"}, True),
+    ],
+)
+def test_rows_are_filtered_by_date(
+    acme: Organization, seat: desk.Desk, query: dict[str, str], found: bool
+) -> None:
+    happened(acme)
+    page = desk.words(seat.get("ledger_auditrow_changelist", **query))
+    assert ("server added" in page) == found
+
+
+def test_the_links_of_other_pages_are_allowed(acme: Organization, seat: desk.Desk) -> None:
+    row = happened(acme)
+    page = seat.get("ledger_auditrow_changelist", resource_id=row.resource_id)
+    assert "server added" in page
+    for name in ("server_id", "agent_id", "session_id"):
+        assert "server added" not in seat.get("ledger_auditrow_changelist", **{name: str(uuid4())})
+
+
+def test_a_row_shows_its_details_and_place_in_the_chain(
+    acme: Organization, seat: desk.Desk
+) -> None:
+    row = happened(acme)
+    page = seat.get("ledger_auditrow_change", row.pk)
+    assert row.digest in page
+    assert "&lt;b&gt;because&lt;/b&gt;" in page
+    assert "<b>because</b>" not in page
+
+
+def test_nothing_in_it_can_be_changed(acme: Organization) -> None:
+    row = happened(acme)
+    root = desk.sit(acme, None)
+    for name in ("ledger_auditrow_delete", "ledger_auditrow_change"):
+        root.client.post(desk.url(name, row.pk), {"post": "yes", "action": "x"})
+    root.client.post(desk.url("ledger_auditrow_add"), {"action": "x"})
+    assert AuditRow.objects.filter(pk=row.pk, action="server_added").exists()
+    assert AuditRow.objects.count() == 1
+
+
+def test_a_member_does_not_read_it(acme: Organization) -> None:
+    row = happened(acme)
+    member = desk.sit(acme, Role.MEMBER)
+    member.get("ledger_auditrow_changelist", status=403)
+    member.get("ledger_auditrow_change", row.pk, status=403)

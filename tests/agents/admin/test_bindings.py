@@ -1,0 +1,138 @@
+"""An agent's servers: given, narrowed, switched, taken away, and those of its own."""
+
+import json
+
+import pytest
+
+from agents.bindings import bind
+from agents.models import Agent, Binding
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from mcp_servers.approval import approve
+from mcp_servers.models import Server
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    return casting.agent(acme)
+
+
+@pytest.fixture
+def server(acme: Organization) -> Server:
+    made = desk.web_server(acme)
+    for name in ("add", "echo", "a*b"):
+        desk.offer(made, name)
+    approve(casting.administrator(acme), made)
+    return made
+
+
+@pytest.fixture
+def bound(acme: Organization, helper: Agent, server: Server) -> Binding:
+    return bind(casting.administrator(acme), helper, server)
+
+
+@pytest.fixture
+def seat(acme: Organization) -> desk.Desk:
+    return desk.sit(acme, Role.OPERATOR)
+
+
+def test_a_server_of_the_pool_is_given(helper: Agent, server: Server, seat: desk.Desk) -> None:
+    page = seat.post("agents_agent_bind", helper.pk, server=str(server.pk))
+    assert helper.bindings.get().server == server
+    assert "3 of 3 tools can be called" in page
+
+
+def test_a_foreign_server_is_not_given(helper: Agent, seat: desk.Desk) -> None:
+    foreign = desk.web_server(casting.organization("other"))
+    seat.post("agents_agent_bind", helper.pk, server=str(foreign.pk), status=404)
+    seat.post("agents_agent_bind", helper.pk, server="nonsense", status=404)
+    assert not helper.bindings.exists()
+
+
+def test_only_the_ticked_tools_are_given(bound: Binding, seat: desk.Desk) -> None:
+    fields = {"server": str(bound.server_id), "how": "chosen", "tool": ["add", "a*b"]}
+    page = seat.post("agents_agent_choose_tools", bound.agent_id, **fields)
+    bound.refresh_from_db()
+    assert bound.allowed_tools == ["add", "a[*]b"]
+    assert "2 of 3 tools can be called" in page
+    assert "denied_by_binding" in page
+
+
+def test_at_least_one_tool_must_be_chosen(bound: Binding, seat: desk.Desk) -> None:
+    fields = {"server": str(bound.server_id), "how": "chosen"}
+    seat.post("agents_agent_choose_tools", bound.agent_id, **fields)
+    assert "nothing_chosen" in " ".join(seat.messages)
+    bound.refresh_from_db()
+    assert bound.allowed_tools == []
+
+
+def test_all_tools_are_given_again(bound: Binding, seat: desk.Desk) -> None:
+    Binding.objects.update(allowed_tools=["add"])
+    fields = {"server": str(bound.server_id), "how": "all", "tool": ["add"]}
+    seat.post("agents_agent_choose_tools", bound.agent_id, **fields)
+    bound.refresh_from_db()
+    assert bound.allowed_tools == []
+
+
+def test_a_server_is_switched_off_for_one_agent(bound: Binding, seat: desk.Desk) -> None:
+    Binding.objects.update(allowed_tools=["add"])
+    fields = {"server": str(bound.server_id), "enabled": "0"}
+    page = seat.post("agents_agent_switch_server", bound.agent_id, **fields)
+    bound.refresh_from_db()
+    assert (bound.enabled, bound.allowed_tools) == (False, ["add"])
+    assert bound.server.enabled
+    assert "not_bound" in page
+
+
+def test_a_server_is_taken_away_and_stays_in_the_pool(bound: Binding, seat: desk.Desk) -> None:
+    seat.post("agents_agent_unbind", bound.agent_id, server=str(bound.server_id))
+    assert not Binding.objects.exists()
+    assert Server.objects.count() == 1
+
+
+def test_a_private_server_is_added_by_pasting_and_deleted_with_its_binding(
+    helper: Agent, seat: desk.Desk
+) -> None:
+    text = json.dumps({"own": {"url": "https://93.184.215.14/mcp"}})
+    seat.post("agents_agent_paste", helper.pk, text=text, do="add", seen="1", add=["own"])
+    own = Server.objects.get()
+    assert own.scope_id == helper.pk
+    assert helper.bindings.get().server == own
+    assert "its own" in desk.words(seat.get("agents_agent_servers", helper.pk))
+    seat.post("agents_agent_unbind", helper.pk, server=str(own.pk))
+    assert not Server.objects.exists()
+
+
+def test_a_private_server_is_added_by_form(helper: Agent, seat: desk.Desk) -> None:
+    seat.post(
+        "agents_agent_form",
+        helper.pk,
+        name="own",
+        transport_type="http",
+        url="https://mcp.example.com/mcp",
+        auth_type="none",
+        approval="manual",
+        enabled="on",
+    )
+    assert helper.bindings.get().server.private_to_agent
+
+
+def test_a_reviewer_sees_the_servers_and_changes_none(acme: Organization, bound: Binding) -> None:
+    reviewer = desk.sit(acme, Role.REVIEWER)
+    assert "Take away" not in reviewer.get("agents_agent_servers", bound.agent_id)
+    reviewer.post("agents_agent_unbind", bound.agent_id, server=str(bound.server_id))
+    assert Binding.objects.exists()
+
+
+def test_the_server_names_the_agents_that_have_it(bound: Binding, seat: desk.Desk) -> None:
+    page = desk.words(seat.get("mcp_servers_server_change", bound.server_id))
+    assert "Agents that have it Helper" in page

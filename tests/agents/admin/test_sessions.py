@@ -1,0 +1,189 @@
+"""Talking to an agent: sessions begun, shown step by step, followed, answered, cancelled."""
+
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.utils import timezone
+
+from agents.admin.conversation import conversation
+from agents.models import Agent, Inbox, Session, Step
+from agents.sessions.requests import start
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    return casting.agent(acme)
+
+
+@pytest.fixture
+def session(acme: Organization, helper: Agent) -> Session:
+    return start(casting.administrator(acme), helper, "What time is it?")
+
+
+@pytest.fixture
+def seat(acme: Organization) -> desk.Desk:
+    return desk.sit(acme, Role.OPERATOR)
+
+
+def step(session: Session, kind: str, state: str = "done", **payload: Any) -> Step:
+    made: Step = Step.objects.create(
+        session=session,
+        seq=session.steps.count() + 1,
+        kind=kind,
+        state=state,
+        payload=payload,
+        call_id=uuid4() if kind == "call" else None,
+        index=session.steps.count(),
+        finished_at=timezone.now(),
+    )
+    return made
+
+
+def test_a_message_begins_a_session(helper: Agent, seat: desk.Desk) -> None:
+    page = seat.post("agents_agent_start", helper.pk, text="What time is it?")
+    session = Session.objects.get()
+    assert session.started_by_id == str(seat.user.pk)
+    assert "not taken yet" in page
+    assert f'data-live="/api/sessions/{session.pk}/events"' in page
+
+
+def test_an_empty_message_is_refused(helper: Agent, seat: desk.Desk) -> None:
+    seat.post("agents_agent_start", helper.pk, text="  ")
+    assert "The message is empty." in " ".join(seat.messages)
+    assert not Session.objects.exists()
+
+
+def test_a_member_talks_to_their_agent_alone(acme: Organization, helper: Agent) -> None:
+    member = desk.sit(acme, Role.MEMBER)
+    member.post("agents_agent_start", helper.pk, text="hi", status=404)
+    helper.members.add(member.user)
+    member.post("agents_agent_start", helper.pk, text="hi")
+    assert Session.objects.count() == 1
+
+
+def test_an_auditor_reads_but_does_not_run(acme: Organization, session: Session) -> None:
+    auditor = desk.sit(acme, Role.AUDITOR)
+    page = auditor.get("agents_session_change", session.pk)
+    assert "What time is it?" in page
+    assert "<textarea" not in page
+    auditor.post("agents_session_send", session.pk, text="hi")
+    assert Inbox.objects.count() == 1
+
+
+def test_a_conversation_shows_each_kind_of_step(session: Session, seat: desk.Desk) -> None:
+    step(session, "message", text="What time is it?", by="anna")
+    step(session, "notice", text="The server web is not reachable now.", code="server_unreachable")
+    step(session, "model", text="I look it up.")
+    step(
+        session,
+        "call",
+        name="mcp_time_now",
+        arguments={"zone": "UTC"},
+        text='{"time": "12:00"}',
+        server="time",
+        duration_ms=12,
+    )
+    step(session, "call", state="failed", name="mcp_git_log", code="denied_by_policy", rule="r:1")
+    step(session, "end", detail="Too many turns.", remedy="Ask for less.", code="turns_exhausted")
+    page = seat.get("agents_session_change", session.pk)
+    text = desk.words(page)
+    for expected in (
+        "What time is it?",
+        "The server web is not reachable now.",
+        "I look it up.",
+        "mcp_time_now time done 12 ms",
+        "Refused by the rule r:1",
+        "Too many turns. Ask for less. turns_exhausted",
+    ):
+        assert expected in text
+    assert '<span class="bb-key">&quot;time&quot;</span>' in page
+
+
+def test_what_servers_and_models_wrote_is_escaped_and_visible(
+    session: Session, seat: desk.Desk
+) -> None:
+    evil = "<script>alert(1)</script>\u200b"
+    step(session, "message", text=evil, by=evil)
+    step(session, "model", text=evil)
+    step(session, "call", name=evil, arguments={evil: evil}, text=evil, server=evil, code="x")
+    step(session, "notice", text=evil)
+    step(session, "end", detail=evil, remedy=evil, code="x")
+    for name in ("agents_session_change", "agents_session_steps"):
+        page = seat.get(name, session.pk)
+        assert "<script>alert" not in page
+        assert page.count("⟨U+200B⟩") >= 8
+
+
+def test_only_what_is_new_is_sent_to_a_watcher(session: Session, seat: desk.Desk) -> None:
+    step(session, "message", text="first", by="anna")
+    step(session, "model", text="second")
+    page = seat.get("agents_session_steps", session.pk, after=1)
+    assert "first" not in page
+    assert "second" in page
+    assert "nav-sidebar" not in page
+
+
+def test_a_step_that_still_runs_is_asked_for_again(session: Session) -> None:
+    step(session, "message", text="first", by="anna")
+    step(session, "model", state="intent", text="gro")
+    step(session, "call", name="x", arguments={})
+    assert conversation(session).after == 1
+
+
+def test_a_step_that_changed_has_another_version(session: Session) -> None:
+    row = step(session, "model", state="intent", text="gro")
+    [before] = conversation(session).lines
+    Step.objects.filter(pk=row.pk).update(payload={"text": "growing"})
+    [after] = conversation(session).lines
+    assert before.version != after.version
+
+
+def test_a_session_at_rest_is_not_followed(session: Session, seat: desk.Desk) -> None:
+    Session.objects.update(status="done")
+    assert 'data-rests="true"' in seat.get("agents_session_change", session.pk)
+
+
+def test_a_message_to_a_resting_session_queues_it_again(session: Session, seat: desk.Desk) -> None:
+    Session.objects.update(status="done")
+    seat.post("agents_session_send", session.pk, text="And in Tokyo?")
+    session.refresh_from_db()
+    assert session.status == "queued"
+
+
+def test_a_session_is_cancelled(session: Session, seat: desk.Desk) -> None:
+    assert "Cancel" in seat.get("agents_session_change", session.pk)
+    seat.post("agents_session_cancel", session.pk)
+    session.refresh_from_db()
+    assert session.status == "cancelled"
+    assert "being cancelled" in " ".join(seat.messages)
+
+
+def test_the_list_is_filtered_by_status(
+    acme: Organization, helper: Agent, session: Session, seat: desk.Desk
+) -> None:
+    start(casting.administrator(acme), helper, "Another question")
+    Session.objects.filter(pk=session.pk).update(status="failed", error_code="model_unreachable")
+    page = desk.words(seat.get("agents_session_changelist", status__in="failed"))
+    assert "What time is it?" in page
+    assert "Another question" not in page
+
+
+def test_the_agents_tabs_show_its_sessions(
+    helper: Agent, session: Session, seat: desk.Desk
+) -> None:
+    assert "What time is it?" in seat.get("agents_agent_sessions", helper.pk)
+    page = seat.get("agents_agent_change", helper.pk, session=str(session.pk))
+    assert 'aria-current="true">What time is it?' in page
+    seat.get("agents_agent_change", helper.pk, session=str(uuid4()), status=404)

@@ -1,0 +1,68 @@
+"""Trying a tool: a real call through the door, with its result or its refusal."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from agents.models import Agent
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.writer import writer
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from mcp_servers.models import Definition, Server
+from tests import desk
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def seat(acme: Organization) -> Iterator[desk.Desk]:
+    yield desk.sit(acme, Role.OWNER)
+    writer().close()
+
+
+def try_it(seat: desk.Desk, server: Server, tool: str, arguments: str, **more: str) -> str:
+    fields = {"tool": tool, "arguments": arguments, **more}
+    return seat.post("mcp_servers_server_try", server.pk, **fields)
+
+
+def test_the_form_begins_with_fitting_arguments(workshop: Server, seat: desk.Desk) -> None:
+    tool = workshop.definitions.tools().order_by("name")[0]
+    page = seat.get("mcp_servers_server_try", workshop.pk, tool=tool.name)
+    assert f'<option value="{tool.name}" selected>' in page
+
+
+def test_a_result_is_shown_and_audited(workshop: Server, helper: Agent, seat: desk.Desk) -> None:
+    page = try_it(seat, workshop, "add", '{"a": 2, "b": 40}')
+    assert "42" in desk.words(page)
+    row = AuditRow.objects.get(tool_name="add", event_type="call")
+    assert (row.outcome, row.actor_id) == ("ok", str(seat.user.pk))
+    assert desk.url("ledger_auditrow_change", row.pk) in page
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "code"),
+    [
+        ("add", "{", "broken_json"),
+        ("add", "[1]", "invalid_arguments"),
+        ("add", '{"a": "x"}', "invalid_arguments"),
+        ("nothing", "{}", "unknown_tool"),
+    ],
+)
+def test_a_refusal_says_why_with_its_code(
+    workshop: Server, seat: desk.Desk, tool: str, arguments: str, code: str
+) -> None:
+    assert code in try_it(seat, workshop, tool, arguments)
+
+
+def test_what_waits_is_tried_only_after_a_confirmation(workshop: Server, seat: desk.Desk) -> None:
+    Definition.objects.update(pinned=None, pinned_digest="")
+    assert "not_approved" in try_it(seat, workshop, "add", '{"a": 2, "b": 40}')
+    page = try_it(seat, workshop, "add", '{"a": 2, "b": 40}', unapproved="1")
+    assert "42" in desk.words(page)
+
+
+def test_an_auditor_may_not_try(workshop: Server, acme: Organization) -> None:
+    auditor = desk.sit(acme, Role.AUDITOR)
+    auditor.get("mcp_servers_server_try", workshop.pk, status=403)
+    assert "Try it" not in desk.words(auditor.get("mcp_servers_server_change", workshop.pk))
