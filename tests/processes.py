@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -150,7 +150,7 @@ def start_worker(folder: Path, name: str, extra: Mapping[str, str] | None = None
         process.require()
         return bool(app.control.ping(destination=[node], timeout=0.5, limit=1))
 
-    eventually(answers, within=60, what=f"an answer of `{name}`")
+    _ready(process, answers, what=f"an answer of `{name}`")
     return process
 
 
@@ -167,8 +167,17 @@ def start_web(folder: Path, name: str, *, port: int, extra: Mapping[str, str] | 
         env=environment({"BONOBOT_URL": f"http://127.0.0.1:{port}", **(extra or {})}),
     )
     process = Web(name, started.popen, started.log_file, port=port)
-    eventually(lambda: process.require() and healthy(port), within=60, what=f"/healthz of `{name}`")
+    _ready(process, lambda: process.require() and healthy(port), what=f"/healthz of `{name}`")
     return process
+
+
+def _ready(process: Process, answers: Callable[[], bool], *, what: str) -> None:
+    """Wait until the process answers; end it if it never does, since nobody else knows of it."""
+    try:
+        eventually(answers, within=60, what=what)
+    except AssertionError:
+        process.kill()
+        raise
 
 
 def healthy(port: int) -> bool:
