@@ -67,7 +67,7 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
 )
 
 
-class SignIn(AuthenticationForm):  # type: ignore[misc]  # the theme ships no types
+class SignIn(AuthenticationForm):
     """Let in whoever belongs to an organization; Django's staff flag plays no part."""
 
     def confirm_login_allowed(self, user: AbstractBaseUser) -> None:
@@ -79,7 +79,7 @@ class SignIn(AuthenticationForm):  # type: ignore[misc]  # the theme ships no ty
             )
 
 
-class Site(AdminSite):  # type: ignore[misc]  # the theme ships no types
+class Site(AdminSite):
     """The admin of Bonobot."""
 
     login_form = SignIn
@@ -134,7 +134,7 @@ class Site(AdminSite):  # type: ignore[misc]  # the theme ships no types
         if request.method != "POST":
             return screen(request, "organization.html", title=_("Choose an organization"))
         slug = request.POST.get("to") or request.GET.get("to", "")
-        if not Organization.objects.of_user(request.user).filter(slug=slug).exists():
+        if not _organizations(request).filter(slug=slug).exists():
             raise NotFound(f"There is no organization {slug!r} for you.", field="to")
         request.session[SESSION_KEY] = slug
         return HttpResponseRedirect(reverse("admin:index"))
@@ -151,7 +151,7 @@ class Site(AdminSite):  # type: ignore[misc]  # the theme ships no types
         if not self.has_permission(request):
             return context
         principal = principal_of(request)
-        organizations = list(Organization.objects.of_user(request.user)[:ORGANIZATIONS_SHOWN])
+        organizations = list(_organizations(request)[:ORGANIZATIONS_SHOWN])
         here = next((one for one in organizations if one.pk == principal.organization_id), None)
         context |= {
             "principal": principal,
@@ -173,6 +173,11 @@ class Site(AdminSite):  # type: ignore[misc]  # the theme ships no types
             if items:
                 groups.append({"title": title, "items": items, "separator": False})
         return groups
+
+
+def _organizations(request: HttpRequest) -> Any:
+    user: Any = request.user
+    return Organization.objects.of_user(user)
 
 
 def _belongs(user: Any) -> bool:

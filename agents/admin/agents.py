@@ -45,12 +45,13 @@ class AgentAdmin(PagedAdmin):
             server__enabled=True,
         )
         sessions = Session.objects.filter(agent=OuterRef("pk")).order_by()
-        return Agent.objects.visible_to(self.principal(request)).annotate(
+        agents: Any = Agent.objects.visible_to(self.principal(request)).annotate(
             bound=_number(bindings, Count("pk")),
             troubled=_number(troubled, Count("pk")),
             running=_number(sessions.unfinished(), Count("pk")),
             latest=Subquery(sessions.values("agent").annotate(n=Max("created_at")).values("n")),
         )
+        return agents
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Let in readers, and members who run agents."""

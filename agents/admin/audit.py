@@ -34,7 +34,7 @@ KINDS = (
 )
 
 
-class KindFilter(DropdownFilter):  # type: ignore[misc]  # the theme ships no types
+class KindFilter(DropdownFilter):
     """Calls, model turns, or changes that people made."""
 
     title = _("kind")
@@ -50,7 +50,7 @@ class KindFilter(DropdownFilter):  # type: ignore[misc]  # the theme ships no ty
         return queryset.filter(event_type=kind) if kind in dict(KINDS) else queryset
 
 
-class Copied(FieldTextFilter):  # type: ignore[misc]  # the theme ships no types
+class Copied(FieldTextFilter):
     """A copied name, looked for by a part of it."""
 
 

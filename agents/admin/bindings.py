@@ -108,7 +108,8 @@ def _use_by_server(agent: Agent) -> dict[UUID, dict[str, Any]]:
         latency=Avg("duration_ms"),
         last=Max("opened_at"),
     )
-    return {row["server_id"]: row for row in counted.order_by()}
+    found: list[Any] = list(counted.order_by())
+    return {row["server_id"]: row for row in found}
 
 
 @AgentAdmin.add_deed("bind", needs=Action.MANAGE_AGENTS)

@@ -6,6 +6,7 @@ Everything in the steps is a model's or a server's text; templates show it escap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 from agents.models import Inbox, Session, Step
 from agents.sessions.events import RESTING
@@ -72,11 +73,11 @@ def conversation(session: Session, after: int = 0) -> Conversation:
     steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
     ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
     rows = AuditRow.objects.filter(pk__in=ids) if ids else ()
-    audited = {row.pk: row for row in rows}
+    audited: dict[UUID | None, AuditRow] = {row.pk: row for row in rows}
     pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, taken_at=None)
     return Conversation(
         session=session,
-        lines=tuple(Line(step, audited.get(step.call_id)) for step in steps if _worth(step)),
+        lines=tuple(Line(one, audited.get(one.call_id)) for one in steps if _worth(one)),
         pending=tuple(pending),
         after=_settled(steps, after),
     )

@@ -34,7 +34,8 @@ def written(value: Any) -> str:
 def highlighted(value: Any) -> SafeString:
     """Return a JSON value as indented, coloured HTML."""
     text = written(value)
-    pieces, end = [], 0
+    pieces: list[str] = []
+    end = 0
     for found in _TOKENS.finditer(text):
         pieces.append(escape(text[end : found.start()]))
         kind = found.lastgroup if found.lastgroup != "colon" else "key"

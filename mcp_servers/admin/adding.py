@@ -118,7 +118,8 @@ class PresetForm(forms.Form):
 
     def __init__(self, principal: Principal, preset: Preset, *args: Any, **kwargs: Any) -> None:
         """Make a field for each parameter."""
-        super().__init__(*args, initial={"name": preset.slug}, **kwargs)
+        kwargs["initial"] = {"name": preset.slug}
+        super().__init__(*args, **kwargs)
         for parameter in preset.parameters:
             self.fields[_field(parameter["name"])] = _parameter_field(parameter)
         if preset.transport_type == Server.Transport.HTTP:

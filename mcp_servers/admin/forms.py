@@ -210,7 +210,7 @@ def _endpoint(said: Mapping[str, Any]) -> dict[str, Any]:
 def _auth(said: Mapping[str, Any]) -> dict[str, Any]:
     kind = said["auth_type"]
     public, sealed = AUTH_FIELDS[kind]
-    return {"type": kind} | {name: said[name] for name in sorted(public | sealed) if said[name]}
+    return {"type": kind} | {name: said[name] for name in sorted(public | sealed) if said.get(name)}
 
 
 def _joined(scopes: Any) -> str:

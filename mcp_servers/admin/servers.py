@@ -32,7 +32,7 @@ from mcp_servers.approval import approve
 from mcp_servers.models import Check, Definition, Server
 
 
-class WaitingFilter(DropdownFilter):  # type: ignore[misc]  # the theme ships no types
+class WaitingFilter(DropdownFilter):
     """Servers with definitions that wait for approval."""
 
     title = _("definitions")
@@ -44,13 +44,11 @@ class WaitingFilter(DropdownFilter):  # type: ignore[misc]  # the theme ships no
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
         """Keep what was chosen."""
-        return {
-            "yes": queryset.filter(waiting_count__gt=0),
-            "no": queryset.filter(waiting_count=0),
-        }.get(self.value(), queryset)
+        wanted: dict[str, Any] = {"yes": {"waiting_count__gt": 0}, "no": {"waiting_count": 0}}
+        return queryset.filter(**wanted.get(self.value(), {}))
 
 
-class ScopeFilter(DropdownFilter):  # type: ignore[misc]  # the theme ships no types
+class ScopeFilter(DropdownFilter):
     """The organization's pool, or what belongs to one agent."""
 
     title = _("belongs to")

@@ -85,7 +85,8 @@ class TokenAdmin(ScopedAdmin):
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Return every field of a token that exists: it never changes."""
-        return flatten_fieldsets(self.fieldsets) if obj else ()
+        shown: Any = self.fieldsets
+        return flatten_fieldsets(shown) if obj else ()
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Allow the list's actions; a token itself never changes, it is replaced."""

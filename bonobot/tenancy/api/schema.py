@@ -5,6 +5,7 @@ every operation lists the problems that it can answer with.
 """
 
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import Any, TypeVar, cast
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
@@ -41,16 +42,6 @@ EXAMPLES: dict[int, dict[str, Any]] = {
     | {"detail": "This idempotency key was used for another request."},
     429: {"code": "rate_limited", "detail": "Too many calls.", "retry_after": 4.2},
     503: {"code": "audit_unavailable", "detail": "The call could not be written to the audit."},
-}
-TITLES = {
-    400: "Bad Request",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "Not Found",
-    409: "Conflict",
-    422: "Unprocessable Content",
-    429: "Too Many Requests",
-    503: "Service Unavailable",
 }
 ORGANIZATION = OpenApiParameter(
     "Bonobot-Organization",
@@ -131,7 +122,7 @@ class ResourceSchema(AutoSchema):
         found = super()._get_response_bodies(direction)
         ref = self.resolve_serializer(ProblemDetails, "response").ref
         for status in self._problem_statuses():
-            example = {"type": "about:blank", "title": TITLES[status], "status": status}
+            example = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
             found[str(status)] = {
                 "description": PROBLEMS[status],
                 "content": {

@@ -31,7 +31,7 @@ def screen(
     request: HttpRequest, template: str, *, title: Any, status: int = 200, **context: Any
 ) -> TemplateResponse:
     """Return a page of the admin, with its navigation, from `templates/admin/…`."""
-    request.current_app = site.name  # type: ignore[attr-defined]  # what `{% url %}` resolves in
+    request.current_app = site.name
     whole = {**site.each_context(request), "title": title, **context}
     return TemplateResponse(request, f"admin/{template}", whole, status=status)
 

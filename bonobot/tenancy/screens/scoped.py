@@ -115,15 +115,15 @@ class ScopedAdmin(ModelAdmin):
     ) -> type[forms.ModelForm]:
         """Return the form; a refusal that this request has met becomes its error."""
         base: Any = super().get_form(request, obj, change=change, **kwargs)
-        refusal: Problem | None = getattr(request, "refusal", None)
-        if refusal is None:
+        if not hasattr(request, "refusal"):
             return base
+        problem: Problem = request.refusal
         places = self.problem_fields
 
-        class Refused(base):  # type: ignore[misc, valid-type]  # made by Django at run time
+        class Refused(base):
             def _post_clean(self) -> None:
                 super()._post_clean()
-                refuse(self, refusal, places)
+                refuse(self, problem, places)
 
         return Refused
 
