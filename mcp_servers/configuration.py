@@ -20,6 +20,7 @@ from bonobot.tenancy.roles import Action
 from mcp_servers.launchers import check_launcher
 from mcp_servers.models import Launcher, Secret, Server
 from mcp_servers.naming import check_name
+from mcp_servers.oauth import sign_in
 
 HTTP_NAMES = frozenset({"http", "streamable_http", "streamable-http", "sse"})
 STDIO_FIELDS = frozenset({"command", "args", "env", "cwd"})
@@ -29,10 +30,7 @@ AUTH_FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "none": (frozenset(), frozenset()),
     "bearer_token": (frozenset(), frozenset({"token"})),
     "api_key": (frozenset({"header"}), frozenset({"key"})),
-    "oauth2": (
-        frozenset({"client_id", "scopes", "token_url"}),
-        frozenset({"client_secret"}),
-    ),
+    "oauth2": (sign_in.PUBLIC, sign_in.SEALED),
 }
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -85,6 +83,9 @@ def check(
         config, secrets = _http(principal, spec)
     _masks_stand_for_something(secrets, old)
     auth_type, auth_config, credentials = _auth(spec.auth_config, old)
+    if auth_type == Server.Auth.OAUTH2:
+        _signs_in_over_http(transport)
+        sign_in.check_urls(auth_config, allow_private=spec.allow_private)
     return Checked(
         columns={
             "name": name,
@@ -115,7 +116,9 @@ def shown_endpoint(server: Server) -> dict[str, Any]:
 def shown_auth(server: Server) -> dict[str, Any]:
     """Return `auth_config` as it may be read: `{"type": …, "configured": …}` (FEATURES A3)."""
     stored = any(secret.placement == Secret.Placement.AUTH for secret in server.secrets.all())
-    return {"type": server.auth_type, **server.auth_config, "configured": stored}
+    # A login needs no secret of ours; whether somebody has signed in is the server's status.
+    by_login = server.auth_config.get("grant") == "authorization_code"
+    return {"type": server.auth_type, **server.auth_config, "configured": stored or by_login}
 
 
 def _name(name: Any) -> str:
@@ -309,8 +312,14 @@ def _auth(
     details = {name: members[name] for name in sorted(public) if members.get(name)}
     stored = {s.name for s in _credentials(old)} if old and old.auth_type == kind else set()
     values: dict[SecretKey, str | None] = {}
+    needed = sealed
+    if kind == Server.Auth.OAUTH2:
+        needed = sign_in.needed(members, stored)
+        stored -= sign_in.dropped(members)
     for name in sealed:
-        value = members.get(name, MASK)
+        value = members.get(name) or MASK
+        if value == MASK and name not in stored and name not in needed:
+            continue
         if value == MASK and name not in stored:
             raise Invalid(
                 f"`{name}` is missing.",
@@ -318,10 +327,21 @@ def _auth(
                 field=f"auth_config.{name}",
                 remedy=f"A sign-in by `{kind}` needs it.",
             )
-        if not isinstance(value, str) or not value or re.search(r"[\x00\r\n]", value):
+        if not isinstance(value, str) or (
+            name != "private_key" and re.search(r"[\x00\r\n]", value)
+        ):
             raise Invalid(f"`{name}` must be one line of text.", field=f"auth_config.{name}")
         values[Secret.Placement.AUTH, name] = None if value == MASK else value
     return kind, details, values
+
+
+def _signs_in_over_http(transport: str) -> None:
+    if transport != Server.Transport.HTTP:
+        raise Invalid(
+            "OAuth is for servers over HTTP.",
+            field="auth_config.type",
+            remedy="Give a stdio server its credentials as environment variables.",
+        )
 
 
 def _credentials(old: Server | None) -> list[Secret]:

@@ -1,11 +1,15 @@
 """From rows to an `Endpoint`: the one place where a server's secrets are opened."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from django.conf import settings
 
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.models import Secret, Server
+from mcp_servers.oauth.accounts import GRANTS, PER, Account, scopes_of
+from mcp_servers.oauth.signing import OAuthEndpoint
 
 API_KEY_HEADER = "X-API-Key"
 
@@ -19,26 +23,53 @@ def endpoint_of(server: Server) -> Endpoint:
     for secret in server.secrets.all():
         sealed[secret.placement][secret.name] = secret.value.open()
     config: dict[str, Any] = server.endpoint_config
-    return Endpoint(
+    credentials = sealed[Secret.Placement.AUTH]
+    common: dict[str, Any] = {
+        "server_id": server.pk,
+        "name": server.name,
+        "organization_id": server.organization_id,
+        "transport": "stdio" if server.transport_type == Server.Transport.STDIO else "http",
+        "command": config.get("command", ""),
+        "args": tuple(config.get("args", ())),
+        "env": sealed[Secret.Placement.ENV],
+        "cwd": config.get("cwd") or None,
+        "url": config.get("url", ""),
+        "headers": sealed[Secret.Placement.HEADER] | _sign_in(server, credentials),
+        "allow_private": server.allow_private,
+        "era": _era(server.era),
+        "discovery": server.discovery,
+        "connect_s": settings.BONOBOT_CONNECT_S,
+        "read_s": settings.BONOBOT_READ_S,
+        "start_s": settings.BONOBOT_START_S,
+        "max_line": settings.BONOBOT_MAX_LINE,
+        "max_body": settings.BONOBOT_MAX_BODY,
+    }
+    if server.auth_type == Server.Auth.OAUTH2:
+        return OAuthEndpoint(**common, account=account_of(server, credentials))
+    return Endpoint(**common)
+
+
+def account_of(server: Server, credentials: Mapping[str, str]) -> Account:
+    """Return how we sign in to an OAuth server, given its opened credentials."""
+    config: dict[str, Any] = server.auth_config
+    account = Account(
         server_id=server.pk,
-        name=server.name,
         organization_id=server.organization_id,
-        transport="stdio" if server.transport_type == Server.Transport.STDIO else "http",
-        command=config.get("command", ""),
-        args=tuple(config.get("args", ())),
-        env=sealed[Secret.Placement.ENV],
-        cwd=config.get("cwd") or None,
-        url=config.get("url", ""),
-        headers=sealed[Secret.Placement.HEADER] | _sign_in(server, sealed[Secret.Placement.AUTH]),
+        server_name=server.name,
+        url=server.endpoint_config.get("url", ""),
         allow_private=server.allow_private,
-        era=_era(server.era),
-        discovery=server.discovery,
-        connect_s=settings.BONOBOT_CONNECT_S,
-        read_s=settings.BONOBOT_READ_S,
-        start_s=settings.BONOBOT_START_S,
-        max_line=settings.BONOBOT_MAX_LINE,
-        max_body=settings.BONOBOT_MAX_BODY,
+        subject=server.organization_id,
+        grant=config.get("grant") or GRANTS[0],
+        per=config.get("per") or PER[0],
+        client_id=config.get("client_id") or "",
+        client_secret=credentials.get("client_secret", ""),
+        private_key=credentials.get("private_key", ""),
+        key_id=config.get("key_id") or "",
+        scopes=scopes_of(config.get("scopes")),
+        token_url=config.get("token_url") or "",
+        issuer=config.get("issuer") or "",
     )
+    return replace(account, subject=None) if account.by_person else account
 
 
 def _era(stored: str) -> Any:

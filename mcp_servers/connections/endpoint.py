@@ -8,6 +8,8 @@ from functools import cached_property
 from typing import Any, Literal
 from uuid import UUID
 
+import httpx2
+
 Transport = Literal["stdio", "http"]
 Era = Literal["modern", "handshake"]
 
@@ -54,6 +56,11 @@ class Endpoint:
         ]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def auth(self) -> httpx2.Auth | None:
+        """Return what signs each HTTP request anew, where headers alone don't (OAuth)."""
+        return None
 
     @cached_property
     def secrets(self) -> tuple[str, ...]:

@@ -145,7 +145,7 @@ class HttpUpstream:
         self._users = 0
         try:
             self._client = guarded_client(
-                allow_private=endpoint.allow_private, headers=endpoint.headers
+                allow_private=endpoint.allow_private, headers=endpoint.headers, auth=endpoint.auth
             )
         except UnicodeEncodeError:
             raise bad_headers(endpoint) from None

@@ -1,0 +1,143 @@
+"""Asking authorization servers: small JSON documents over guarded HTTP, within bounds."""
+
+import base64
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote_plus
+
+import httpx2
+
+from bonobot.lib.egress import EgressDenied, check_url, guarded_client
+from bonobot.lib.untrusted import visible
+from mcp_servers.oauth.accounts import Account
+from mcp_servers.oauth.faults import OAuthProblem, Transient
+
+MAX_BODY = 256 * 1024
+CONNECT_S = 10
+READ_S = 20
+SHOWN = 200
+
+PROBE = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {}}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A status and the JSON object that came with it (empty if it was none)."""
+
+    status: int
+    body: Mapping[str, Any]
+
+
+class Asker:
+    """Asks on behalf of one account, and only where the account's server may be reached too."""
+
+    def __init__(self, client: httpx2.AsyncClient, account: Account) -> None:
+        self._client = client
+        self._account = account
+
+    def check(self, url: Any, what: str) -> str:
+        """Return a URL that may be asked; raises `OAuthProblem` or `EgressDenied`."""
+        if not isinstance(url, str) or not url:
+            raise OAuthProblem(
+                f"The authorization server names no {what}.",
+                code="oauth_metadata_invalid",
+                remedy="Its metadata is incomplete; ask who runs it.",
+            )
+        check_url(url, allow_private=self._account.allow_private)
+        if not url.lower().startswith("https://") and not self._account.allow_private:
+            raise OAuthProblem(
+                f"The {what} `{visible(url, SHOWN)}` is not https.",
+                code="oauth_insecure",
+                remedy="Credentials travel over https only; ask who runs the server.",
+            )
+        return url
+
+    async def get(self, url: str, what: str) -> Answer:
+        """Return the document at `url`."""
+        return await self._send("GET", self.check(url, what), what)
+
+    async def post(
+        self,
+        url: str,
+        what: str,
+        *,
+        form: Mapping[str, str] | None = None,
+        document: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Return what is answered to a form, or to a JSON document."""
+        if form is not None:
+            content = "&".join(f"{quote_plus(k)}={quote_plus(v)}" for k, v in form.items())
+            kind = "application/x-www-form-urlencoded"
+        else:
+            content, kind = json.dumps(document), "application/json"
+        sent = {"Content-Type": kind, **(headers or {})}
+        return await self._send("POST", self.check(url, what), what, content, sent)
+
+    async def challenge(self, url: str) -> str:
+        """Return the challenge with which a server refuses a request without credentials."""
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+        }
+        try:
+            async with self._client.stream(
+                "POST", url, content=json.dumps(PROBE), headers=headers
+            ) as response:
+                refused = response.status_code in (401, 403)
+                return response.headers.get("www-authenticate", "") if refused else ""
+        except httpx2.HTTPError as error:
+            raise _away(url, "server", error) from None
+
+    async def _send(
+        self,
+        verb: str,
+        url: str,
+        what: str,
+        content: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        sent = {"Accept": "application/json", **(headers or {})}
+        try:
+            response = await self._client.request(verb, url, content=content, headers=sent)
+        except EgressDenied as refusal:
+            if refusal.code == "redirect_refused" and verb == "GET":
+                return Answer(404, {})  # a page elsewhere is not the document that belongs here
+            raise
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise _away(url, what, error) from None
+        return Answer(response.status_code, _object(response))
+
+
+@asynccontextmanager
+async def asking(account: Account) -> AsyncIterator[Asker]:
+    """Yield an asker for one exchange; its connections end with it."""
+    async with guarded_client(
+        allow_private=account.allow_private, connect_s=CONNECT_S, read_s=READ_S, max_body=MAX_BODY
+    ) as client:
+        yield Asker(client, account)
+
+
+def basic(client_id: str, secret: str) -> dict[str, str]:
+    """Return the header of `client_secret_basic`: both parts URL-encoded first (RFC 6749 2.3.1)."""
+    pair = f"{quote_plus(client_id)}:{quote_plus(secret)}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(pair).decode('ascii')}"}
+
+
+def _object(response: httpx2.Response) -> Mapping[str, Any]:
+    try:
+        found = json.loads(response.content)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _away(url: str, what: str, error: Exception) -> Transient:
+    return Transient(
+        f"The {what} at `{visible(httpx2.URL(url).host, SHOWN)}` can't be reached "
+        f"({type(error).__name__}).",
+        remedy="Try again later; if it stays so, ask who runs it.",
+    )

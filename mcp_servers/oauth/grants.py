@@ -1,0 +1,167 @@
+"""Grants as rows: read, lease, store, fail. Each is one short piece of synchronous ORM work.
+
+A lease is taken by a conditional UPDATE and held while the authorization server is asked, with no
+transaction open; whoever lost it writes nothing.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import F, Q
+from django.utils import timezone
+
+from bonobot.lib.problems import Problem
+from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.oauth.accounts import Account
+from mcp_servers.oauth.faults import LoginNeeded, OAuthProblem
+from mcp_servers.oauth.tokens import Tokens
+
+LEASE = timedelta(seconds=60)
+# A failure answers for this long to all who ask, so that a refused client isn't a flood.
+REMEMBERED = timedelta(seconds=10)
+
+_EMPTY: dict[str, Any] = {
+    "access_token": "",
+    "refresh_token": "",
+    "expires_at": None,
+    "scope": "",
+    "authority": {},
+    "client_id": "",
+    "failure": {},
+    "failed_at": None,
+    "lease_holder": None,
+    "lease_until": None,
+}
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a call needs of a grant: the token, and the version that it is."""
+
+    token: str = field(repr=False)
+    version: int
+    scope: str = ""
+
+
+def grant_of(account: Account) -> OAuthGrant:
+    """Return the account's row, made or emptied where its sign-in is another than it was.
+
+    Where each person signs in and nobody in particular asks (discovery, health), it is the row of
+    whoever signed in last. Raises `LoginNeeded` when nobody has.
+    """
+    if account.subject is None:
+        row = (
+            OAuthGrant.objects.filter(server=account.server_id, binding=account.binding)
+            .exclude(access_token="")
+            .order_by("-updated_at")
+            .first()
+        )
+        if row is None:
+            raise LoginNeeded("Nobody has signed in to this server yet.")
+        return row
+    row, _made = OAuthGrant.objects.get_or_create(
+        server_id=account.server_id,
+        subject=account.subject,
+        defaults={"organization_id": account.organization_id, "binding": account.binding},
+    )
+    if row.binding != account.binding:
+        OAuthGrant.objects.filter(pk=row.pk, binding=row.binding).update(
+            **_EMPTY,
+            binding=account.binding,
+            issuer="",
+            wanted_scope="",
+            version=F("version") + 1,
+        )
+        row.refresh_from_db()
+    return row
+
+
+def held(grant: OAuthGrant) -> Held | None:
+    """Return the token if it can still be sent; raises `UnreadableSecret`."""
+    if not grant.usable():
+        return None
+    return Held(grant.access_token.open(), grant.version, grant.scope)
+
+
+def pinned_issuer(account: Account) -> str:
+    """Return the issuer that this sign-in's credentials were first used at; "" before."""
+    rows = OAuthGrant.objects.filter(server=account.server_id, binding=account.binding)
+    return rows.exclude(issuer="").values_list("issuer", flat=True).first() or ""
+
+
+def claim(grant: OAuthGrant, holder: UUID) -> bool:
+    """Take the lease, unless somebody has it or has stored something newer."""
+    now = timezone.now()
+    free = Q(lease_until=None) | Q(lease_until__lt=now)
+    mine = OAuthGrant.objects.filter(free, pk=grant.pk, version=grant.version)
+    return bool(mine.update(lease_holder=holder, lease_until=now + LEASE))
+
+
+def store(grant: OAuthGrant, holder: UUID | None, tokens: Tokens, **found: Any) -> bool:
+    """Write new tokens and end the lease; False when it was lost meanwhile.
+
+    A refresh token that isn't replaced stays. `holder` None is a login, which needs no lease.
+    """
+    row: Any = grant  # sealed fields take plain text and give it back sealed
+    row.access_token = tokens.access
+    values: dict[str, Any] = {"access_token": row.access_token}
+    if tokens.refresh:
+        row.refresh_token = tokens.refresh
+        values["refresh_token"] = row.refresh_token
+    elif holder is None:
+        values["refresh_token"] = ""
+    rows = OAuthGrant.objects.filter(pk=grant.pk)
+    if holder is not None:
+        rows = rows.filter(lease_holder=holder)
+    return bool(
+        rows.update(
+            **values,
+            **found,
+            expires_at=tokens.expires_at,
+            scope=tokens.scope,
+            version=F("version") + 1,
+            updated_at=timezone.now(),
+            failure={},
+            failed_at=None,
+            lease_holder=None,
+            lease_until=None,
+        )
+    )
+
+
+def fail(grant: OAuthGrant, holder: UUID, problem: Problem, *, over: bool) -> None:
+    """Write why there is no new token and end the lease; `over` forgets the tokens too."""
+    gone = {"access_token": "", "refresh_token": ""} if over else {}
+    OAuthGrant.objects.filter(pk=grant.pk, lease_holder=holder).update(
+        **gone,
+        failure={"code": problem.code, "detail": str(problem), "remedy": problem.remedy},
+        failed_at=timezone.now(),
+        lease_holder=None,
+        lease_until=None,
+    )
+
+
+def want(grant: OAuthGrant, scope: str) -> None:
+    """Remember the scopes that the next login has to ask for."""
+    OAuthGrant.objects.filter(pk=grant.pk).update(wanted_scope=scope)
+
+
+def failure(grant: OAuthGrant, since: datetime) -> OAuthProblem | None:
+    """Return the failure that came after `since`, as it was written."""
+    if grant.failed_at is None or grant.failed_at < since or not grant.failure:
+        return None
+    kind = LoginNeeded if grant.failure["code"] == LoginNeeded.code else OAuthProblem
+    return kind(grant.failure["detail"], code=grant.failure["code"], remedy=grant.failure["remedy"])
+
+
+def mark(account: Account, detail: str) -> None:
+    """Let the server ask for a login, where everybody depends on it (a task in the admin)."""
+    servers = Server.objects.filter(pk=account.server_id, enabled=True)
+    servers.exclude(status=Server.Status.NEEDS_REAUTH, status_detail=detail).update(
+        status=Server.Status.NEEDS_REAUTH,
+        status_code=LoginNeeded.code,
+        status_detail=detail,
+        checked_at=timezone.now(),
+    )

@@ -1,0 +1,104 @@
+"""Signing: each HTTP request to an OAuth server gets its bearer token right before it leaves.
+
+A request that is refused with 401 was not executed: the token is renewed once and the request goes
+out once more. With 403 and `insufficient_scope` it is the same, with more scopes. The token is no
+part of what tells connections apart, so sessions survive its renewal; the subject is, so that no
+two people share one.
+"""
+
+import hashlib
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from uuid import UUID
+
+import httpx2
+
+from bonobot.lib.problems import Problem
+from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.errors import UpstreamError
+from mcp_servers.oauth import challenges, keeper
+from mcp_servers.oauth.accounts import Account
+from mcp_servers.oauth.faults import Transient
+from mcp_servers.oauth.grants import Held
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class OAuthEndpoint(Endpoint):
+    """An endpoint whose requests are signed for an account."""
+
+    account: Account = field(repr=False)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Tell configurations and subjects apart."""
+        text = f"{super().fingerprint}:{self.account.binding}:{self.account.subject}"
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @cached_property
+    def secrets(self) -> tuple[str, ...]:
+        """Return every opened value, those that never leave for this server too."""
+        return (*super().secrets, *self.account.secrets)
+
+    @property
+    def auth(self) -> httpx2.Auth:
+        """Return what signs each request."""
+        return Signer(self.account)
+
+
+class Signer(httpx2.Auth):
+    """Puts the account's token on a request, over whatever a configured header says."""
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+
+    async def async_auth_flow(
+        self, request: httpx2.Request
+    ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        """Sign, and sign once more where the first token was refused."""
+        account = self._account
+        try:
+            held = await keeper.bearer(account)
+            _sign(request, held)
+            response = yield request
+            challenge = challenges.read(response.headers.get("www-authenticate", ""))
+            if response.status_code == 401:
+                held = await keeper.renewed(account, held, challenge)
+            elif response.status_code == 403 and challenge and challenge.wants_more:
+                held = await keeper.stepped_up(account, held, challenge)
+            else:
+                return
+            _sign(request, held)
+        except Problem as problem:
+            raise _upstream(account, problem) from problem
+        yield request
+
+
+def for_person(endpoint: Endpoint, person: UUID | None) -> Endpoint:
+    """Return the endpoint with the tokens of a person, where each signs in for themselves."""
+    if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.by_person:
+        return endpoint
+    if person is None:
+        raise UpstreamError(
+            f"Each person signs in to `{endpoint.name}`, and no person asks.",
+            code="needs_reauth",
+            server=endpoint.name,
+            sent=False,
+            remedy="Ask as a person, or let the organization sign in to this server.",
+        )
+    return replace(endpoint, account=replace(endpoint.account, subject=person))
+
+
+def _sign(request: httpx2.Request, held: Held) -> None:
+    request.headers["Authorization"] = f"Bearer {held.token}"
+
+
+def _upstream(account: Account, problem: Problem) -> UpstreamError:
+    return UpstreamError(
+        f"`{account.server_name}`: {problem}",
+        code=problem.code,
+        server=account.server_name,
+        retryable=isinstance(problem, Transient),
+        sent=False,
+        remedy=problem.remedy,
+    )

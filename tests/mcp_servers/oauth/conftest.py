@@ -1,0 +1,111 @@
+"""A protected server of its own for each test, and servers registered to use it."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import Principal
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.connections.pool import connections
+from mcp_servers.endpoints import endpoint_of
+from mcp_servers.models import Server
+from mcp_servers.registration import add
+from tests.agents import casting
+from tests.servers.protected import CLIENT_ID, CLIENT_SECRET
+
+PROTECTED = Path(__file__).parents[2] / "servers" / "protected.py"
+CREDENTIALS = {"type": "oauth2", "client_id": CLIENT_ID, "client_secret": CLIENT_SECRET}
+LOGIN = {"type": "oauth2", "grant": "authorization_code"}
+
+
+@dataclass(frozen=True)
+class Protected:
+    """The protected server from outside."""
+
+    origin: str
+
+    @property
+    def url(self) -> str:
+        """Return the URL of its MCP endpoint."""
+        return f"{self.origin}/mcp"
+
+    def seen(self) -> dict[str, Any]:
+        """Return what it has seen."""
+        return httpx.get(f"{self.origin}/control").json()
+
+    def set(self, **settings: Any) -> None:
+        """Change how it behaves from now on."""
+        httpx.post(f"{self.origin}/control", json=settings).raise_for_status()
+
+    @property
+    def token_requests(self) -> list[dict[str, str]]:
+        """Return every token request that came."""
+        return self.seen()["token_requests"]
+
+
+@pytest.fixture
+def protected() -> Iterator[Protected]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.servers.protected"],
+        cwd=PROTECTED.parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        port = process.stdout.readline().split()[1]
+        yield Protected(f"http://127.0.0.1:{port}")
+        process.terminate()
+
+
+@pytest.fixture
+def organization(transactional_db: None) -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def boss(organization: Organization) -> Principal:
+    return casting.administrator(organization)
+
+
+@pytest.fixture
+def register(boss: Principal, protected: Protected) -> Iterator[Callable[..., Server]]:
+    """Return a function that registers the protected server with a sign-in."""
+    made: list[Server] = []
+
+    def begin(auth: dict[str, Any] | None = None, **more: Any) -> Server:
+        server = add(
+            boss,
+            ServerSpec(
+                name=f"protected{len(made) or ''}",
+                transport_type="http",
+                endpoint_config={"url": protected.url},
+                auth_config=CREDENTIALS if auth is None else auth,
+                **{"allow_private": True, **more},
+            ),
+        )
+        made.append(server)
+        return server
+
+    yield begin
+    for server in made:
+        runtime().call(connections().forget, server.pk)
+
+
+def ask(server: Server, endpoint: Any = None) -> str:
+    """Call the server's tool; returns the digest of the token that arrived."""
+    found = runtime().call(
+        connections().request,
+        endpoint or endpoint_of(Server.objects.get(pk=server.pk)),
+        "tools/call",
+        {"name": "whoami", "arguments": {}},
+        holder=f"server:{server.pk}:test",
+    )
+    return str(found["content"][0]["text"])
