@@ -63,6 +63,23 @@ def policy_text(agent: Agent) -> PolicyText:
     return PolicyText(policy.mode, tuple(words["allow"]), tuple(words["deny"]))
 
 
+def is_policy(agent: Agent, text: PolicyText) -> bool:
+    """Tell whether `text` says what the agent's policy is, in whatever words and order.
+
+    Raises `Invalid` as `set_policy` does.
+    """
+    policy = ToolPolicy.objects.filter(agent=agent).first()
+    stored = policy.rules.all() if policy else ()
+    wanted = [*_rules(agent, "allow", text.allow), *_rules(agent, "deny", text.deny)]
+    return (policy.mode if policy else ToolPolicy.Mode.NONE) == text.mode and (
+        {_meaning(rule) for rule in stored} == {_meaning(rule) for rule in wanted}
+    )
+
+
+def _meaning(rule: ToolRule) -> tuple[str, str, UUID | None, str]:
+    return rule.effect, rule.source, rule.server_id, rule.pattern
+
+
 def _replace(agent: Agent, mode: str, rules: Sequence[ToolRule]) -> ToolPolicy:
     with transaction.atomic():
         policy, _ = ToolPolicy.objects.update_or_create(

@@ -135,6 +135,11 @@ class _Building:
         frame.key = None
 
 
+def stays_text(text: str) -> bool:
+    """Tell whether a text without quotes would be read as a text again."""
+    return isinstance(_typed(text), str)
+
+
 def _typed(text: str) -> Any:
     """Return a plain scalar by YAML 1.2's core rules; dates and `yes` stay texts."""
     lowered = text.lower()

@@ -1,0 +1,168 @@
+"""Make a plan true: all of it in one transaction, through the same operations as every surface."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from django.db import transaction
+
+from agents.bindings import bind, unbind
+from agents.budgets import set_budgets
+from agents.models import Agent, ModelEndpoint
+from agents.registration import (
+    AgentSpec,
+    EndpointSpec,
+    add_agent,
+    alter_agent,
+    remove_agent,
+    remove_endpoint,
+    save_endpoint,
+)
+from agents.tool_policies import set_policy
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Problem
+from bonobot.portability.documents import Wanted
+from bonobot.portability.planning import Plan, Step, make_plan, server_spec
+from bonobot.tenancy.principals import Principal
+from mcp_servers.models import Server
+from mcp_servers.registration import add, alter, remove
+
+_KEPT_BY_ENDPOINTS = (
+    *("name", "kind", "base_url", "model", "allow_private", "timeout_s"),
+    *("input_price", "output_price"),
+)
+
+
+def apply(
+    principal: Principal, wanted: Wanted, *, prune: bool = False, dry_run: bool = False
+) -> Plan:
+    """Plan and carry out in one transaction, and return the plan.
+
+    A plan with problems is returned and nothing of it is done; so is one that fails on the way,
+    with the problem that stopped it. A dry run does everything and takes it back, so that it finds
+    the same problems. A plan without changes writes nothing at all.
+    """
+    with transaction.atomic():
+        plan = make_plan(principal, wanted, prune=prune)
+        if plan.problems or not plan.changes:
+            return plan
+        # A savepoint of its own: what fails leaves nothing behind.
+        try:
+            with transaction.atomic():
+                _carry_out(principal, plan)
+                transaction.set_rollback(dry_run)
+        except _Stopped as stopped:
+            return replace(plan, problems=(stopped.problem,))
+    return plan
+
+
+class _Stopped(Exception):
+    """A step failed; the transaction is taken back."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
+
+
+def _carry_out(principal: Principal, plan: Plan) -> None:
+    details = {"steps": [step.as_dict() for step in plan.changes]}
+    with change(
+        organization_id=principal.organization_id,
+        actor=principal.actor,
+        action="configuration_applied",
+        resource_type="organization",
+        resource_id=str(principal.organization_id),
+        details=details,
+    ):
+        for step in plan.changes:
+            try:
+                _DOERS[step.kind](principal, step)
+            except Problem as problem:
+                raise _Stopped(_placed(step, problem)) from problem
+
+
+def _placed(step: Step, problem: Problem) -> Problem:
+    """Say in a problem which part of the file led to it."""
+    wanted = step.wanted[1] if isinstance(step.wanted, tuple) else step.wanted
+    if wanted is not None:
+        placed: Problem = wanted.place.mark(problem)
+        return placed
+    problem.field = f"{step.kind} {step.name}"
+    return problem
+
+
+def _endpoint(principal: Principal, step: Step) -> None:
+    if step.action == "remove":
+        remove_endpoint(principal, step.row)
+        return
+    row: ModelEndpoint | None = step.row
+    kept: dict[str, Any] = {name: getattr(row, name) for name in _KEPT_BY_ENDPOINTS} if row else {}
+    spec = EndpointSpec(**{"name": step.wanted.slug, **kept, **step.wanted.values})
+    saved = save_endpoint(principal, spec, row)
+    if saved.slug != step.name:
+        saved.slug = step.name
+        saved.save(update_fields=["slug"])
+
+
+def _server(principal: Principal, step: Step) -> None:
+    if step.action == "remove":
+        remove(principal, step.row)
+        return
+    spec = server_spec(step.wanted, step.row)
+    if step.row is None:
+        add(principal, spec)
+    else:
+        alter(principal, step.row, spec)
+
+
+def _agent(principal: Principal, step: Step) -> None:
+    if step.action == "remove":
+        remove_agent(principal, step.row)
+        return
+    wanted, mine = step.wanted, ModelEndpoint.objects.for_organization(principal.organization_id)
+    values = {"name": step.row.name if step.row else wanted.slug, **wanted.values}
+    model = mine.get(slug=wanted.model) if wanted.model is not None else None
+    spec = AgentSpec(slug=wanted.slug, model_endpoint=model, **values)
+    if step.row is None:
+        add_agent(principal, spec)
+    else:
+        alter_agent(principal, step.row, spec)
+
+
+def _binding(principal: Principal, step: Step) -> None:
+    if step.action == "remove":
+        unbind(principal, step.row.agent, step.row.server)
+        return
+    agent, one = step.wanted
+    pool = Server.objects.for_organization(principal.organization_id).pool()
+    bind(
+        principal,
+        _agent_row(principal, agent.slug),
+        pool.get(name=one.server),
+        enabled=one.enabled,
+        allowed_tools=one.allowed_tools,
+        denied_tools=one.denied_tools,
+    )
+
+
+def _policy(principal: Principal, step: Step) -> None:
+    set_policy(principal, _agent_row(principal, step.wanted.slug), step.wanted.policy)
+
+
+def _budgets(principal: Principal, step: Step) -> None:
+    set_budgets(principal, _agent_row(principal, step.wanted.slug), step.wanted.budgets)
+
+
+def _agent_row(principal: Principal, slug: str) -> Agent:
+    found: Agent = Agent.objects.for_organization(principal.organization_id).get(slug=slug)
+    return found
+
+
+_DOERS: dict[str, Callable[[Principal, Step], None]] = {
+    "model_endpoint": _endpoint,
+    "server": _server,
+    "agent": _agent,
+    "binding": _binding,
+    "policy": _policy,
+    "budgets": _budgets,
+}

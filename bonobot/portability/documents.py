@@ -1,0 +1,277 @@
+"""Read a configuration file: model endpoints, servers and agents as somebody wants them.
+
+What a server's entry leaves out of its address and sign-in is not there; any other member that is
+left out stays as it is. Every problem has its document, line and path.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agents.budgets import BudgetLine
+from agents.tool_policies import PolicyText
+from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.untrusted import visible
+from bonobot.portability.members import Members
+from mcp_servers import placeholders
+from mcp_servers.naming import check_name
+from mcp_servers.portability.entries import Entry
+from mcp_servers.portability.reader import Node, read
+from mcp_servers.portability.servers import read_server
+from mcp_servers.portability.shapes import Found
+from mcp_servers.portability.yaml_reader import is_yaml, read_documents
+
+VERSION = 1
+SECTIONS = ("bonobot", "model_endpoints", "servers", "agents")
+_BESIDE_ENTRY = ("description", "approval", "allow_private")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where something is wanted."""
+
+    document: int
+    line: int
+    path: str
+
+    def mark(self, problem: Problem) -> Problem:
+        """Put document, line and path into a problem that another module raised."""
+        if not problem.field.startswith(self.path):
+            problem.field = f"{self.path}.{problem.field}" if problem.field else self.path
+        problem.extra.setdefault("line", self.line)
+        problem.extra.setdefault("document", self.document)
+        return problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedServer:
+    """A server of the pool: its name, the configuration with secrets, and members beside it."""
+
+    name: str
+    place: Place
+    configuration: Mapping[str, Any] = field(repr=False)
+    beside: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedEndpoint:
+    """A model endpoint by its slug."""
+
+    slug: str
+    place: Place
+    values: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class WantedBinding:
+    """How much of a server an agent gets."""
+
+    server: str
+    place: Place
+    enabled: bool = True
+    allowed_tools: tuple[str, ...] = ()
+    denied_tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedAgent:
+    """An agent by its slug; what is None is not said."""
+
+    slug: str
+    place: Place
+    values: Mapping[str, Any]
+    model: str | None = None
+    policy: PolicyText | None = None
+    budgets: tuple[BudgetLine, ...] | None = None
+    bindings: tuple[WantedBinding, ...] | None = None
+
+
+@dataclass(kw_only=True)
+class Wanted:
+    """Everything that a file wants; `sections` are those that it has.
+
+    `server_names` are all that it describes, those with problems too.
+    """
+
+    sections: set[str] = field(default_factory=set)
+    endpoints: dict[str, WantedEndpoint] = field(default_factory=dict)
+    servers: dict[str, WantedServer] = field(default_factory=dict)
+    agents: dict[str, WantedAgent] = field(default_factory=dict)
+    server_names: set[str] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+
+
+def read_wanted(text: str, values: Mapping[str, str]) -> Wanted:
+    """Return what a text wants, `${NAME}` of secrets and addresses filled from `values`.
+
+    Problems of single members are collected; raises `Invalid` when nothing can be read at all.
+    """
+    roots = read_documents(text) if is_yaml(text) else (read(text).root,)
+    wanted = Wanted()
+    for number, root in enumerate(roots, start=1):
+        if root.value is None:
+            continue
+        _Document(wanted, values, number).read(root)
+    if not wanted.sections and not wanted.problems:
+        raise Invalid(
+            "There is nothing to apply.",
+            code="nothing_to_apply",
+            remedy=f"Write one of: {', '.join(SECTIONS[1:])}.",
+        )
+    return wanted
+
+
+class _Document:
+    def __init__(self, wanted: Wanted, values: Mapping[str, str], number: int) -> None:
+        self._wanted, self._values, self._number = wanted, values, number
+
+    def read(self, root: Node) -> None:
+        top = self._members(root, "")
+        if top.number("bonobot") not in (None, VERSION):
+            top.refuse("bonobot", "unknown_version", f"This Bonobot reads version {VERSION}.")
+        for name, place, node in self._section(top, "model_endpoints"):
+            self._wanted.endpoints[name] = self._endpoint(name, place, node)
+        for name, place, node in self._section(top, "servers"):
+            self._wanted.server_names.add(name)
+            if (server := self._server(name, place, node)) is not None:
+                self._wanted.servers[name] = server
+        for name, place, node in self._section(top, "agents"):
+            self._wanted.agents[name] = self._agent(name, place, node)
+        top.refuse_others(SECTIONS)
+
+    def _members(self, node: Node, path: str) -> Members:
+        return Members(node, path, self._number, self._wanted.problems)
+
+    def _section(self, top: Members, name: str) -> Iterator[tuple[str, Place, Node]]:
+        if not top.has(name):
+            return
+        self._wanted.sections.add(name)
+        known = getattr(self._wanted, {"model_endpoints": "endpoints"}.get(name, name))
+        for key, line, node in top.children(name):
+            place = Place(document=self._number, line=line, path=f"{name}.{visible(key, 64)}")
+            if key in known:
+                if known[key].place.document != self._number:
+                    self._refuse(place, "duplicate_name", f"`{visible(key, 64)}` is there twice.")
+                continue
+            yield key, place, node
+
+    def _refuse(self, place: Place, code: str, detail: str) -> None:
+        self._wanted.problems.append(
+            place.mark(Invalid(detail, code=code, field="", remedy="Keep one of them."))
+        )
+
+    def _server(self, name: str, place: Place, node: Node) -> WantedServer | None:
+        members = self._members(node, place.path)
+        beside = {
+            "description": members.text("description"),
+            "approval": members.text("approval"),
+            "allow_private": members.flag("allow_private"),
+        }
+        entry = read_server(Found(name, place.line, node), self._values, {}, _BESIDE_ENTRY)
+        problems = [*entry.problems, *_left_out(entry, place)]
+        try:
+            check_name(name, self._wanted.servers)
+        except Problem as problem:
+            problems.append(problem)
+        self._wanted.problems += [place.mark(problem) for problem in problems]
+        said = {member: value for member, value in beside.items() if value is not None}
+        if problems:
+            return None
+        return WantedServer(
+            name=name, place=place, configuration=entry.configuration(), beside=said
+        )
+
+    def _endpoint(self, slug: str, place: Place, node: Node) -> WantedEndpoint:
+        members = self._members(node, place.path)
+        values = members.texts_of("name", "kind", "base_url", "model", "api_key")
+        values["allow_private"] = members.flag("allow_private")
+        for name in ("timeout_s", "input_price", "output_price"):
+            values[name] = members.number(name)
+        members.refuse_others(tuple(values))
+        if values["api_key"]:
+            values["api_key"] = self._filled(members, "api_key", values["api_key"])
+        said = {name: value for name, value in values.items() if value is not None}
+        return WantedEndpoint(slug=slug, place=place, values=said)
+
+    def _filled(self, members: Members, name: str, text: str) -> str:
+        filled, missing = placeholders.fill(text, self._values)
+        for reference in missing:
+            code = "forbidden_variable" if reference.forbidden else "missing_value"
+            members.refuse(name, code, f"Give a value for `{reference.name}` in the environment.")
+        return filled
+
+    def _agent(self, slug: str, place: Place, node: Node) -> WantedAgent:
+        members = self._members(node, place.path)
+        values = members.texts_of("name", "description", "instructions")
+        values["enabled"] = members.flag("enabled")
+        for name in ("max_turns", "max_calls", "max_run_s", "calls_per_minute"):
+            values[name] = members.number(name)
+        beside = ("model", "policy", "budgets", "servers")
+        model = members.text("model")
+        members.refuse_others((*values, *beside))
+        return WantedAgent(
+            slug=slug,
+            place=place,
+            values={name: value for name, value in values.items() if value is not None},
+            model=model,
+            policy=self._policy(members),
+            budgets=self._budgets(members),
+            bindings=self._bindings(members),
+        )
+
+    def _policy(self, agent: Members) -> PolicyText | None:
+        node = agent.object("policy")
+        if node is None:
+            return None
+        members = self._members(node, f"{agent.path}.policy")
+        members.refuse_others(("mode", "allow", "deny"))
+        mode = members.text("mode") or "none"
+        return PolicyText(mode, members.list("allow"), members.list("deny"))
+
+    def _budgets(self, agent: Members) -> tuple[BudgetLine, ...] | None:
+        items = agent.items("budgets")
+        if items is None:
+            return None
+        lines = []
+        for index, node in enumerate(items):
+            members = self._members(node, f"{agent.path}.budgets[{index}]")
+            members.refuse_others(("unit", "period", "limit"))
+            limit = members.number("limit")
+            if limit is None:
+                members.refuse("limit", "missing_value", "Write a whole number.")
+                continue
+            unit, period = members.text("unit") or "tokens", members.text("period") or "month"
+            lines.append(BudgetLine(unit, period, limit))
+        return tuple(lines)
+
+    def _bindings(self, agent: Members) -> tuple[WantedBinding, ...] | None:
+        if not agent.has("servers"):
+            return None
+        found = []
+        for server, line, node in agent.children("servers"):
+            path = f"{agent.path}.servers.{visible(server, 64)}"
+            members = self._members(node, path)
+            members.refuse_others(("enabled", "allowed_tools", "denied_tools"))
+            enabled = members.flag("enabled")
+            found.append(
+                WantedBinding(
+                    server,
+                    Place(document=self._number, line=line, path=path),
+                    enabled=enabled is not False,
+                    allowed_tools=members.list("allowed_tools"),
+                    denied_tools=members.list("denied_tools"),
+                )
+            )
+        return tuple(found)
+
+
+def _left_out(entry: Entry, place: Place) -> Iterator[Problem]:
+    """Yield as problems what an import would leave out: here nothing is silently dropped."""
+    for notice in entry.notices:
+        if notice.code == "left_out":
+            yield Invalid(
+                notice.detail,
+                code="unknown_field",
+                field=place.path,
+                remedy="Correct the name, or leave the member away.",
+            )

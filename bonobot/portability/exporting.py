@@ -1,0 +1,113 @@
+"""Write an organization's configuration as the file that `apply` reads, without any secret."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from agents.models import Agent, ModelEndpoint
+from agents.tool_policies import policy_text
+from bonobot.portability.documents import VERSION
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from mcp_servers.exporting import Names, as_client_file, described
+from mcp_servers.models import Server
+from mcp_servers.portability.yaml_reader import stays_text
+
+_LIMITS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute")
+
+
+def client_file(principal: Principal, agent: Agent | None = None) -> dict[str, Any]:
+    """Return the pool, or what one agent has of it, in the words of MCP clients."""
+    principal.require(Action.MANAGE_SERVERS)
+    return as_client_file(_servers(principal, agent))
+
+
+def configuration(principal: Principal, agent: Agent | None = None) -> dict[str, Any]:
+    """Return everything that `apply` can make, or one agent with what it needs.
+
+    Servers private to an agent are not in it. Secrets are `${NAME}`.
+    """
+    principal.require(Action.MANAGE_SERVERS)
+    names = Names()
+    agents = Agent.objects.for_organization(principal.organization_id)
+    endpoints = ModelEndpoint.objects.for_organization(principal.organization_id)
+    if agent is not None:
+        agents = agents.filter(pk=agent.pk)
+        endpoints = endpoints.filter(pk=agent.model_endpoint_id)
+    return {
+        "bonobot": VERSION,
+        "model_endpoints": {row.slug: _endpoint(row, names) for row in endpoints},
+        "servers": {row.name: described(row, names) for row in _servers(principal, agent)},
+        "agents": {row.slug: _agent(row) for row in agents.select_related("model_endpoint")},
+    }
+
+
+def as_yaml(document: dict[str, Any]) -> str:
+    """Return a document as YAML that is read back as it was."""
+    text: str = yaml.dump(
+        document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, indent=2
+    )
+    return text
+
+
+def _servers(principal: Principal, agent: Agent | None) -> Iterable[Server]:
+    pool = Server.objects.for_organization(principal.organization_id).pool()
+    if agent is not None:
+        pool = pool.filter(pk__in=agent.bindings.values("server_id"))
+    return pool.prefetch_related("secrets")
+
+
+def _endpoint(row: ModelEndpoint, names: Names) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": row.name, "kind": row.kind}
+    if row.api_key:
+        found["api_key"] = names.placeholder(row.slug, "api_key")
+    for name in ("base_url", "model", "allow_private", "timeout_s", "input_price", "output_price"):
+        if value := getattr(row, name):
+            found[name] = value
+    return found
+
+
+def _agent(row: Agent) -> dict[str, Any]:
+    policy = policy_text(row)
+    rules = {"allow": list(dict.fromkeys(policy.allow)), "deny": list(dict.fromkeys(policy.deny))}
+    bound = row.bindings.select_related("server")
+    return {
+        "name": row.name,
+        "description": row.description,
+        "instructions": row.instructions,
+        "model": row.model_endpoint.slug,
+        "enabled": row.enabled,
+        **{name: getattr(row, name) for name in _LIMITS},
+        "policy": {"mode": str(policy.mode), **{k: v for k, v in rules.items() if v}},
+        "budgets": [
+            {"unit": line.unit, "period": line.period, "limit": line.limit}
+            for line in row.budgets.all()
+        ],
+        "servers": {one.server.name: _share(one) for one in bound if _is_pool(one.server)},
+    }
+
+
+def _is_pool(server: Server) -> bool:
+    return not server.private_to_agent
+
+
+def _share(binding: Any) -> dict[str, Any]:
+    lists = {name: getattr(binding, name) for name in ("allowed_tools", "denied_tools")}
+    return {"enabled": binding.enabled, **{name: value for name, value in lists.items() if value}}
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes long texts as blocks, and quotes what our reader would take for a number."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write everything out: the reader knows no aliases."""
+        return True
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None if stays_text(text) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)

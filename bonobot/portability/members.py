@@ -1,0 +1,126 @@
+"""Read the members of one object of a file, with a problem for each that doesn't hold."""
+
+from collections.abc import Collection
+from typing import Any
+
+from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.untrusted import visible
+from mcp_servers.portability.reader import Node
+
+
+class Members:
+    """An object of a file: typed reads that return None (or nothing) and note what is wrong."""
+
+    def __init__(self, node: Node, path: str, document: int, problems: list[Problem]) -> None:
+        """`path` is where the object is, "" for the whole document."""
+        self.path, self._document, self._problems = path, document, problems
+        self._node = node
+        if node.value is not None and not isinstance(node.value, dict):
+            self._note("", node.line, "bad_value", "It must be an object.", "Write name: value.")
+            self._node = Node({}, node.line)
+        self._refuse_repeated()
+
+    def has(self, name: str) -> bool:
+        """Tell whether the member is there at all."""
+        return self._node.get(name) is not None
+
+    def text(self, name: str) -> str | None:
+        """Return a text."""
+        node = self._node.get(name)
+        if node is None or node.value is None:
+            return None
+        if isinstance(node.value, str):
+            return node.value
+        return self._wrong(name, node, "text", 'Write it in "…".')
+
+    def texts_of(self, *names: str) -> dict[str, Any]:
+        """Return several texts by name."""
+        return {name: self.text(name) for name in names}
+
+    def flag(self, name: str) -> bool | None:
+        """Return true or false."""
+        node = self._node.get(name)
+        if node is None or isinstance(node.value, bool | None):
+            return None if node is None else node.value
+        return self._wrong(name, node, "true or false", "Write true or false.")
+
+    def number(self, name: str) -> int | None:
+        """Return a whole number that isn't negative."""
+        node = self._node.get(name)
+        if node is None or node.value is None:
+            return None
+        value = node.value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 2**53:
+            return value
+        return self._wrong(name, node, "a whole number", "Write digits, such as 100.")
+
+    def list(self, name: str) -> tuple[str, ...]:
+        """Return a list of texts."""
+        found = self.items(name) or ()
+        texts = [node.value for node in found if isinstance(node.value, str)]
+        if len(texts) != len(found):
+            self.refuse(name, "bad_value", "Write a list of texts.")
+        return tuple(texts)
+
+    def items(self, name: str) -> tuple[Node, ...] | None:
+        """Return the items of a list; None when it isn't there."""
+        node = self._node.get(name)
+        if node is None or isinstance(node.value, list):
+            return None if node is None else node.items
+        if node.value is not None:
+            self._wrong(name, node, "a list", "Write - item, one a line.")
+        return ()
+
+    def object(self, name: str) -> Node | None:
+        """Return an object; None when it isn't there."""
+        node = self._node.get(name)
+        if node is None or isinstance(node.value, dict):
+            return node
+        self._wrong(name, node, "an object", "Write name: value.")
+        return None
+
+    def children(self, name: str) -> tuple[tuple[str, int, Node], ...]:
+        """Return the members of an object by name; an empty one has none."""
+        node = self._node.get(name)
+        if node is None or node.value is None:
+            return ()
+        if not isinstance(node.value, dict):
+            self._wrong(name, node, "an object", "Write name: value.")
+            return ()
+        Members(node, self._at(name), self._document, self._problems)
+        return node.members
+
+    def refuse(self, name: str, code: str, remedy: str) -> None:
+        """Note that a member doesn't hold."""
+        node = self._node.get(name) or self._node
+        self._note(name, node.line, code, f"`{self._at(name)}` doesn't hold.", remedy)
+
+    def refuse_others(self, known: Collection[str]) -> None:
+        """Note every member that isn't `known`."""
+        for name, line, _ in self._node.members:
+            if name not in known:
+                shown = visible(name, 64)
+                detail = f"There is no member `{shown}` here."
+                self._note(shown, line, "unknown_field", detail, f"Members: {', '.join(known)}.")
+
+    def _refuse_repeated(self) -> None:
+        seen: set[str] = set()
+        for name, line, _ in self._node.members:
+            if name in seen:
+                shown = visible(name, 64)
+                detail = f"`{shown}` is there twice."
+                self._note(shown, line, "duplicate_name", detail, "Keep one of them.")
+            seen.add(name)
+
+    def _wrong(self, name: str, node: Node, expected: str, remedy: str) -> Any:
+        self._note(name, node.line, "bad_value", f"`{self._at(name)}` must be {expected}.", remedy)
+        return None
+
+    def _note(self, name: str, line: int, code: str, detail: str, remedy: str) -> None:
+        extra = {"document": self._document, "line": line}
+        self._problems.append(
+            Invalid(detail, code=code, field=self._at(name), remedy=remedy, extra=extra)
+        )
+
+    def _at(self, name: str) -> str:
+        return ".".join(part for part in (self.path, name) if part)

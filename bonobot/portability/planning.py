@@ -1,0 +1,234 @@
+"""Compare what a file wants with what is there: what would be made, changed, removed, and where.
+
+A plan is made by reading alone. Secrets are compared opened and never shown: a plan names fields.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agents.models import Agent, ModelEndpoint
+from agents.tool_policies import is_policy
+from bonobot.lib.problems import Conflict, Invalid, NotFound, Problem
+from bonobot.portability.documents import (
+    Wanted,
+    WantedAgent,
+    WantedBinding,
+    WantedEndpoint,
+    WantedServer,
+)
+from bonobot.tenancy.principals import Principal
+from mcp_servers.configuration import ServerSpec, check
+from mcp_servers.models import Secret, Server
+from mcp_servers.naming import slugify
+
+_PREFIXES: Mapping[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """What becomes of one object: create, change, unchanged or remove, with the fields."""
+
+    kind: str  # model_endpoint, server, agent, binding, policy, budgets
+    name: str
+    action: str
+    fields: tuple[str, ...] = ()
+    wanted: Any = field(default=None, repr=False)
+    row: Any = field(default=None, repr=False)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as it is shown."""
+        found = {"kind": self.kind, "name": self.name, "action": self.action}
+        return found | {"fields": list(self.fields)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The steps in the order in which they are done, and the problems that forbid doing them."""
+
+    steps: tuple[Step, ...]
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def changes(self) -> tuple[Step, ...]:
+        """The steps that do something."""
+        return tuple(step for step in self.steps if step.action != "unchanged")
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as programs read it."""
+        return {
+            "steps": [step.as_dict() for step in self.steps],
+            "problems": [problem.as_dict() for problem in self.problems],
+        }
+
+
+def make_plan(principal: Principal, wanted: Wanted, *, prune: bool = False) -> Plan:
+    """Return what applying `wanted` would do; `prune` removes what its sections don't name."""
+    planning = _Planning(principal, wanted, prune)
+    steps = (
+        *planning.endpoints(),
+        *planning.servers(),
+        *planning.agents(),
+        *(planning.removals() if prune else ()),
+    )
+    return Plan(steps=steps, problems=(*wanted.problems, *planning.problems))
+
+
+class _Planning:
+    def __init__(self, principal: Principal, wanted: Wanted, prune: bool) -> None:
+        self._principal, self._wanted, self._prune = principal, wanted, prune
+        self.problems: list[Problem] = []
+        organization = principal.organization_id
+        endpoints = ModelEndpoint.objects.for_organization(organization)
+        self._endpoints = {row.slug: row for row in endpoints}
+        pool = Server.objects.for_organization(organization).pool().prefetch_related("secrets")
+        self._servers = {row.name: row for row in pool}
+        agents = Agent.objects.for_organization(organization).select_related("model_endpoint")
+        self._agents = {row.slug: row for row in agents}
+
+    def endpoints(self) -> Iterator[Step]:
+        for slug, wanted in self._wanted.endpoints.items():
+            yield self._endpoint(wanted, self._endpoints.get(slug))
+
+    def _endpoint(self, wanted: WantedEndpoint, row: ModelEndpoint | None) -> Step:
+        if row is None:
+            return Step(kind="model_endpoint", name=wanted.slug, action="create", wanted=wanted)
+        changed = [
+            name
+            for name, value in wanted.values.items()
+            if (row.api_key.open() if name == "api_key" else getattr(row, name)) != value
+        ]
+        return _step("model_endpoint", wanted.slug, changed, wanted, row)
+
+    def servers(self) -> Iterator[Step]:
+        slugs = {row.slug: row for row in self._servers.values()}
+        for name, wanted in self._wanted.servers.items():
+            row = self._servers.get(name)
+            if row is None and (other := slugs.get(slugify(name))) is not None:
+                self.problems.append(wanted.place.mark(_alike(name, other.name)))
+                continue
+            try:
+                yield self._server(wanted, row)
+            except Problem as problem:
+                self.problems.append(wanted.place.mark(problem))
+
+    def _server(self, wanted: WantedServer, row: Server | None) -> Step:
+        spec = server_spec(wanted, row)
+        checked = check(self._principal, spec, old=row)
+        if row is None:
+            return Step(kind="server", name=wanted.name, action="create", wanted=wanted)
+        changed = [n for n, value in checked.columns.items() if getattr(row, n) != value]
+        stored = {(s.placement, s.name): s.value.open() for s in row.secrets.all()}
+        changed += [
+            f"{_PREFIXES.get(key[0], key[0])}.{key[1]}"
+            for key in sorted(stored.keys() | checked.secrets.keys())
+            if stored.get(key) != checked.secrets.get(key)
+        ]
+        return _step("server", wanted.name, changed, wanted, row)
+
+    def agents(self) -> Iterator[Step]:
+        for slug, wanted in self._wanted.agents.items():
+            row = self._agents.get(slug)
+            if wanted.model is not None and not self._has_endpoint(wanted.model):
+                missing = _missing("model endpoint", wanted.model, "model")
+                self.problems.append(wanted.place.mark(missing))
+                continue
+            yield self._agent(wanted, row)
+            yield from self._bindings(wanted, row)
+            yield from self._rules(wanted, row)
+
+    def _has_endpoint(self, slug: str) -> bool:
+        return slug in self._endpoints or slug in self._wanted.endpoints
+
+    def _agent(self, wanted: WantedAgent, row: Agent | None) -> Step:
+        if row is None:
+            return Step(kind="agent", name=wanted.slug, action="create", wanted=wanted)
+        changed = [n for n, value in wanted.values.items() if getattr(row, n) != value]
+        if wanted.model is not None and row.model_endpoint.slug != wanted.model:
+            changed.append("model")
+        return _step("agent", wanted.slug, changed, wanted, row)
+
+    def _bindings(self, wanted: WantedAgent, row: Agent | None) -> Iterator[Step]:
+        bound = row.bindings.select_related("server") if row else ()
+        pool = {one.server.name: one for one in bound if not one.server.private_to_agent}
+        for one in wanted.bindings or ():
+            if one.server not in self._servers and one.server not in self._wanted.server_names:
+                self.problems.append(one.place.mark(_missing("server", one.server, "")))
+                continue
+            name = f"{wanted.slug}/{one.server}"
+            if (binding := pool.get(one.server)) is None:
+                yield Step(kind="binding", name=name, action="create", wanted=(wanted, one))
+            else:
+                yield _step("binding", name, _changed_binding(one, binding), (wanted, one), binding)
+        if self._prune and wanted.bindings is not None:
+            for name in sorted(pool.keys() - {one.server for one in wanted.bindings}):
+                yield Step(
+                    kind="binding", name=f"{wanted.slug}/{name}", action="remove", row=pool[name]
+                )
+
+    def _rules(self, wanted: WantedAgent, row: Agent | None) -> Iterator[Step]:
+        if wanted.policy is not None:
+            changed = ["policy"] if row is None or not _same_policy(row, wanted) else []
+            yield _step("policy", wanted.slug, changed, wanted, row)
+        if wanted.budgets is not None:
+            stored = {(b.unit, b.period, b.limit) for b in row.budgets.all()} if row else set()
+            lines = {(line.unit, line.period, line.limit) for line in wanted.budgets}
+            changed = ["budgets"] if stored != lines else []
+            yield _step("budgets", wanted.slug, changed, wanted, row)
+
+    def removals(self) -> Iterator[Step]:
+        """Yield what the file's own sections don't name; agents first, they hold the others."""
+        for section, kind, rows, kept in (
+            ("agents", "agent", self._agents, self._wanted.agents),
+            ("servers", "server", self._servers, self._wanted.servers),
+            ("model_endpoints", "model_endpoint", self._endpoints, self._wanted.endpoints),
+        ):
+            if section in self._wanted.sections:
+                for name in sorted(rows.keys() - kept.keys()):
+                    yield Step(kind=kind, name=name, action="remove", row=rows[name])
+
+
+def server_spec(wanted: WantedServer, row: Server | None) -> ServerSpec:
+    """Return the specification of a wanted server; what isn't said stays as it is."""
+    kept: Mapping[str, Any] = {}
+    if row is not None:
+        kept = {name: getattr(row, name) for name in ("description", "approval", "allow_private")}
+    return ServerSpec(**{**wanted.configuration, **kept, **wanted.beside})
+
+
+def _step(kind: str, name: str, changed: list[str], wanted: Any, row: Any) -> Step:
+    action = "change" if changed else "unchanged"
+    return Step(kind=kind, name=name, action=action, fields=tuple(changed), wanted=wanted, row=row)
+
+
+def _changed_binding(one: WantedBinding, binding: Any) -> list[str]:
+    wanted = {
+        "enabled": one.enabled,
+        "allowed_tools": list(one.allowed_tools),
+        "denied_tools": list(one.denied_tools),
+    }
+    return [name for name, value in wanted.items() if getattr(binding, name) != value]
+
+
+def _same_policy(agent: Agent, wanted: WantedAgent) -> bool:
+    try:
+        return wanted.policy is not None and is_policy(agent, wanted.policy)
+    except Invalid:
+        # It names a server that comes with the same file, or none: carrying it out tells which.
+        return False
+
+
+def _missing(kind: str, name: str, where: str) -> NotFound:
+    return NotFound(
+        f"There is no {kind} `{name}` here or in the file.",
+        field=where,
+        remedy="Correct the name, or describe it in the file.",
+    )
+
+
+def _alike(name: str, other: str) -> Conflict:
+    return Conflict(
+        f"`{name}` is too much like `{other}`, which is there.",
+        code="name_taken",
+        remedy="Use its name, or another one.",
+    )

@@ -1,0 +1,253 @@
+"""`bonobot mcp export|apply`: a plan first, twice is once, nothing half written, no secret out."""
+
+import json
+import sys
+
+import pytest
+import yaml
+
+from agents.models import Agent, Binding, Budget, ModelEndpoint
+from agents.tool_policies import policy_text
+from bonobot.ledger.models import AuditRow, Head
+from bonobot.lib.runtime import runtime
+from mcp_servers.connections.pool import connections
+from mcp_servers.models import Secret, Server
+from tests.agents import casting
+from tests.agents.conftest import WORKSHOP
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FILE = f"""\
+bonobot: 1
+model_endpoints:
+  offline:
+    kind: offline
+    model: offline
+  big:
+    name: Big
+    kind: openai
+    base_url: https://models.example.com/v1
+    model: big-1
+    api_key: ${{MODEL_KEY}}
+servers:
+  workshop:
+    command: {sys.executable}
+    args: [{WORKSHOP}, stdio]
+    env: {{KEY: "${{WORKSHOP_SECRET}}"}}
+    approval: first
+    description: Tools to test with
+  docs:
+    url: https://docs.example.com/mcp
+    headers: {{Authorization: "Bearer ${{DOCS_TOKEN}}"}}
+    enabled: false
+agents:
+  helper:
+    name: Helper
+    model: offline
+    instructions: |
+      Be kind.
+      Use ${{NOTHING}} as it is.
+    max_turns: 7
+    policy:
+      mode: allowlist
+      allow: [mcp_workshop_*, read_result]
+      deny: [mcp_workshop_crash]
+    budgets:
+      - {{unit: tokens, period: day, limit: 100000}}
+    servers:
+      workshop: {{denied_tools: [crash]}}
+      docs: {{enabled: false}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _environment(acme, monkeypatch):
+    for name in ("MODEL_KEY", "WORKSHOP_SECRET", "DOCS_TOKEN"):
+        monkeypatch.setenv(name, f"s3cret-{name}")
+    yield
+    for server in Server.objects.all():
+        runtime().call(connections().forget, server.pk)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def put(text, name="bonobot.yaml"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return str(tmp_path / name)
+
+    return put
+
+
+@pytest.fixture
+def applied(bonobot, write):
+    ran = bonobot("mcp", "apply", write(FILE), "--json")
+    assert ran.status == 0, ran.out + ran.err
+    return ran.json
+
+
+def test_everything_in_the_file_is_made(applied):
+    assert {step["action"] for step in applied["steps"]} == {"create", "change"}
+    assert applied["discovery"]["workshop"]["tools"] == 8
+    assert "docs" not in applied["discovery"]
+    agent = Agent.objects.get(slug="helper")
+    assert (agent.max_turns, agent.model_endpoint.slug) == (7, "offline")
+    assert agent.instructions == "Be kind.\nUse ${NOTHING} as it is.\n"
+    assert set(policy_text(agent).allow) == {"mcp_workshop_*", "read_result"}
+    assert Binding.objects.get(server__name="workshop").denied_tools == ["crash"]
+    assert Budget.objects.get().limit == 100000
+    assert Secret.objects.get(name="KEY").value.open() == "s3cret-WORKSHOP_SECRET"
+    assert Secret.objects.get(name="token").value.open() == "s3cret-DOCS_TOKEN"
+    assert ModelEndpoint.objects.get(slug="big").api_key.open() == "s3cret-MODEL_KEY"
+
+
+def test_applying_again_changes_nothing_and_writes_no_audit(bonobot, write, applied):
+    before = AuditRow.objects.count(), Head.objects.get().generation
+    ran = bonobot("mcp", "apply", write(FILE), "--json")
+    assert ran.status == 0
+    assert {step["action"] for step in ran.json["steps"]} == {"unchanged"}
+    assert (AuditRow.objects.count(), Head.objects.get().generation) == before
+    assert "Nothing to do" in bonobot("mcp", "apply", write(FILE)).out
+
+
+def test_an_export_applied_again_is_no_change(bonobot, write, applied, monkeypatch):
+    text = bonobot("mcp", "export").out
+    assert "s3cret" not in text
+    for name, value in (
+        ("WORKSHOP_KEY", "WORKSHOP_SECRET"),
+        ("DOCS_TOKEN", "DOCS_TOKEN"),
+        ("BIG_API_KEY", "MODEL_KEY"),
+    ):
+        assert f"${{{name}}}" in text
+        monkeypatch.setenv(name, f"s3cret-{value}")
+    ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
+    assert ran.status == 0, ran.out
+    assert {step["action"] for step in ran.json["steps"]} == {"unchanged"}
+
+
+def test_a_plan_names_the_fields_that_change_and_no_secret(bonobot, write, applied, monkeypatch):
+    monkeypatch.setenv("WORKSHOP_SECRET", "another-s3cret")
+    text = FILE.replace("max_turns: 7", "max_turns: 9").replace("limit: 100000", "limit: 5")
+    ran = bonobot("mcp", "apply", write(text), "--dry-run", "--json")
+    changed = {
+        (step["kind"], step["name"]): step["fields"]
+        for step in ran.json["steps"]
+        if step["action"] == "change"
+    }
+    assert changed == {
+        ("server", "workshop"): ["env.KEY"],
+        ("agent", "helper"): ["max_turns"],
+        ("budgets", "helper"): ["budgets"],
+    }
+    assert "s3cret" not in ran.out
+    assert Agent.objects.get().max_turns == 7
+    assert ran.json["applied"] is False
+
+
+def test_a_dry_run_of_a_new_file_leaves_nothing_behind(bonobot, write):
+    ran = bonobot("mcp", "apply", write(FILE), "--dry-run", "--json")
+    assert (ran.status, ran.json["problems"]) == (0, [])
+    counts = [model.objects.count() for model in (Server, Agent, Secret, ModelEndpoint, AuditRow)]
+    assert counts == [0] * 5
+
+
+def test_only_prune_removes_and_only_in_the_sections_of_the_file(bonobot, write, applied):
+    text = "agents: {}\n"
+    ran = bonobot("mcp", "apply", write(text), "--json")
+    assert (ran.json["steps"], Agent.objects.count()) == ([], 1)
+    ran = bonobot("mcp", "apply", write(text), "--prune", "--json")
+    assert (ran.json["applied"], Agent.objects.count()) == (False, 1)
+    ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
+    assert [(s["kind"], s["action"]) for s in ran.json["steps"]] == [("agent", "remove")]
+    assert (Agent.objects.count(), Server.objects.count()) == (0, 2)
+
+
+def test_prune_takes_servers_from_agents_that_the_file_leaves_out(bonobot, write, applied):
+    text = FILE.replace("      docs: {enabled: false}\n", "")
+    ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
+    removed = [step["name"] for step in ran.json["steps"] if step["action"] == "remove"]
+    assert removed == ["helper/docs"]
+    assert [one.server.name for one in Binding.objects.all()] == ["workshop"]
+
+
+WRONG = {
+    "an unknown member": ("max_turns: 7", "max_turn: 7", "unknown_field", "agents.helper.max_turn"),
+    "a wrong type": ("max_turns: 7", "max_turns: many", "bad_value", "agents.helper.max_turns"),
+    "an unknown model": (
+        "model: offline\n    i",
+        "model: x\n    i",
+        "not_found",
+        "agents.helper.model",
+    ),
+    "an unknown server": ("docs: {e", "dogs: {e", "not_found", "agents.helper.servers.dogs"),
+    "an unknown rule": ("mcp_workshop_*", "mcp_nowhere_*", "rule_unknown_server", "agents.helper"),
+    "a bad budget": ("period: day", "period: hour", "invalid", "agents.helper.budgets[0].period"),
+    "a bad url": ("https://docs", "ftp://docs", "bad_url", "servers.docs.url"),
+    "a bad launcher": (sys.executable, "rm", "launcher_not_allowed", "servers.workshop"),
+    "a bad mode": ("mode: allowlist", "mode: some", "unknown_mode", "agents.helper.mode"),
+    "a wrong approval": ("approval: first", "approval: maybe", "invalid", "servers.workshop"),
+    "a left out value": ("DOCS_TOKEN", "UNSET_HERE", "missing_value", "servers.docs.headers"),
+    "a variable of ours": ("DOCS_TOKEN", "DATABASE_URL", "forbidden_variable", "servers.docs"),
+    "a strange server member": (
+        "    enabled: false",
+        "    sandbox: yes",
+        "unknown_field",
+        "servers.docs",
+    ),
+    "a version of tomorrow": ("bonobot: 1", "bonobot: 2", "unknown_version", "bonobot"),
+}
+
+
+@pytest.mark.parametrize(("old", "new", "code", "path"), WRONG.values(), ids=WRONG.keys())
+def test_what_is_wrong_names_document_and_path_and_nothing_is_written(
+    bonobot, write, old, new, code, path
+):
+    assert old in FILE
+    ran = bonobot("mcp", "apply", write("---\n" + FILE.replace(old, new)), "--yes", "--json")
+    assert ran.status == 1, ran.out
+    problem = next(p for p in ran.json["problems"] if p["code"] == code)
+    assert problem["field"].startswith(path)
+    assert (problem["document"], problem["line"] > 0) == (1, True)
+    assert problem["remedy"]
+    assert not Server.objects.exists()
+    assert not Agent.objects.exists()
+    assert not AuditRow.objects.exists()
+
+
+def test_people_read_where_it_is_wrong(bonobot, write):
+    ran = bonobot("mcp", "apply", write("agents: {}\n---\nservers:\n  x: {url: 7}\n"))
+    assert ran.status == 1
+    assert "document 2, line 4, servers.x" in ran.out
+    assert "Nothing was changed." in ran.out
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("", "nothing_to_import"), ("---\n", "nothing_to_apply"), ("a: [", "broken_yaml")],
+)
+def test_a_file_that_can_not_be_read_says_why(bonobot, write, text, code):
+    ran = bonobot("mcp", "apply", write(text), "--json")
+    assert (ran.status, ran.error["code"]) == (1, code)
+
+
+def test_the_export_for_other_clients_has_placeholders_for_secrets(bonobot, acme, applied):
+    found = json.loads(bonobot("mcp", "export", "--format", "mcpServers").out)["mcpServers"]
+    assert found["docs"] == {
+        "type": "http",
+        "url": "https://docs.example.com/mcp",
+        "headers": {"Authorization": "Bearer ${DOCS_TOKEN}"},
+        "disabled": True,
+    }
+    assert found["workshop"]["env"] == {"KEY": "${WORKSHOP_KEY}"}
+    casting.stdio_server(acme)
+    of_agent = json.loads(
+        bonobot("mcp", "export", "--agent", "helper", "--format", "mcpServers").out
+    )
+    assert sorted(of_agent["mcpServers"]) == ["docs", "workshop"]
+
+
+def test_the_export_of_an_agent_holds_what_it_needs(bonobot, acme, applied):
+    casting.stdio_server(acme)
+    found = yaml.safe_load(bonobot("mcp", "export", "--agent", "helper").out)
+    assert sorted(found["servers"]) == ["docs", "workshop"]
+    assert list(found["model_endpoints"]) == ["offline"]
+    assert found == bonobot("mcp", "export", "--agent", "helper", "--json").json
