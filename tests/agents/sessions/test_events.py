@@ -2,6 +2,7 @@
 
 import pytest
 
+from agents.api.sessions import stream
 from agents.models import Session, Step
 from agents.sessions.events import LOOK_EVERY_S, Event, follow, read_events, shown
 from bonobot.lib.runtime import runtime
@@ -85,6 +86,27 @@ def test_looking_takes_two_queries(session, django_assert_num_queries):
     with django_assert_num_queries(2):
         read_events(session.pk)
     assert 2 / LOOK_EVERY_S <= 4
+
+
+def test_a_stream_is_written_as_server_sent_events(session, monkeypatch):
+    monkeypatch.setattr("agents.sessions.events.LOOK_EVERY_S", 0)
+    step(session, 1, "message", text="hello\nyou")
+    Session.objects.update(status="done")
+    first, second = runtime().call(collected, session, timeout_s=10)[0].split(b"\n\n")[:2]
+    assert first.startswith(b"id: 1\nevent: message\ndata: {")
+    assert second.startswith(b"event: rest\ndata: {")
+
+
+def test_a_quiet_stream_says_that_it_lives_and_a_long_one_ends(session, monkeypatch):
+    monkeypatch.setattr("agents.sessions.events.LOOK_EVERY_S", 0)
+    monkeypatch.setattr("agents.api.sessions.KEEPALIVE_S", 0)
+    monkeypatch.setattr("agents.api.sessions.LONGEST_STREAM_S", 0.2)
+    said = runtime().call(collected, session, timeout_s=10)
+    assert set(said) == {b": still here\n\n"}
+
+
+async def collected(session: Session) -> list[bytes]:
+    return [piece async for piece in stream(session.pk, 0)]
 
 
 def test_following_tells_each_thing_once_and_ends_where_the_session_rests(session, monkeypatch):
