@@ -30,7 +30,15 @@ class AgentAdmin(PagedAdmin):
     """The active organization's agents; members see those given to them."""
 
     needs_to_change = Action.MANAGE_AGENTS
-    list_display = ("agent", "model", "server_count", "sessions_now", "last_session", "switch")
+    list_display = (
+        "agent",
+        "model",
+        "server_count",
+        "sessions_now",
+        "last_session",
+        "switch",
+        "run",
+    )
     list_filter = ("enabled",)
     search_fields = ("name", "slug", "description")
     ordering = ("name",)
@@ -90,6 +98,11 @@ class AgentAdmin(PagedAdmin):
     def switch(self, agent: Agent) -> str:
         """Return the switch."""
         return render_to_string("admin/agents/switch.html", {"agent": agent})
+
+    @display(description="")
+    def run(self, agent: Agent) -> str:
+        """Return the way to talk to it."""
+        return render_to_string("admin/agents/run.html", {"agent": agent})
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None

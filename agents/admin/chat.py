@@ -5,7 +5,7 @@ from django.http.response import HttpResponseBase
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
-from agents.admin.conversation import conversation
+from agents.admin.conversation import latest
 from agents.models import Agent, Session
 from agents.sessions import requests
 from bonobot.tenancy.roles import Action
@@ -28,7 +28,7 @@ def chat(visit: Visit) -> HttpResponseBase:
         "agents/chat.html",
         agent=agent,
         session=chosen,
-        talk=conversation(chosen) if chosen else None,
+        talk=latest(chosen) if chosen else None,
         recent=mine.order_by("-created_at")[:LISTED],
         may_run=requests.may_run(visit.principal, agent),
     )

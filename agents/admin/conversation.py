@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Max
+
 from agents.models import Inbox, Session, Step
 from agents.sessions.events import RESTING
 from bonobot.ledger.models import AuditRow
 
-STEPS_SHOWN = 1_000
+STEPS_SHOWN = 500
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Conversation:
     lines: tuple[Line, ...]
     pending: tuple[Inbox, ...]
     after: int
+    earlier: int | None
 
     @property
     def rests(self) -> bool:
@@ -66,6 +69,12 @@ class Conversation:
     def busy(self) -> bool:
         """Tell whether somebody works on it, or should."""
         return not self.rests
+
+
+def latest(session: Session) -> Conversation:
+    """Return the end of a session: a page shows so many steps, and the way to those before."""
+    last = session.steps.aggregate(last=Max("seq"))["last"] or 0
+    return conversation(session, max(0, last - STEPS_SHOWN))
 
 
 def conversation(session: Session, after: int = 0) -> Conversation:
@@ -80,6 +89,7 @@ def conversation(session: Session, after: int = 0) -> Conversation:
         lines=tuple(Line(one, audited.get(one.call_id)) for one in steps if _worth(one)),
         pending=tuple(pending),
         after=_settled(steps, after),
+        earlier=max(0, after - STEPS_SHOWN) if after else None,
     )
 
 

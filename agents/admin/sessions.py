@@ -9,7 +9,7 @@ from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.conversation import conversation
+from agents.admin.conversation import conversation, latest
 from agents.models import Session
 from agents.sessions import requests
 from bonobot.lib.admin import MultipleChoicesDropdownFilter, WithinFilter, display, register
@@ -78,12 +78,13 @@ READERS = (Action.RUN_AGENTS, Action.VIEW)
 
 @SessionAdmin.add_page("change", _("Conversation"), needs=READERS)
 def show(visit: Visit) -> HttpResponseBase:
-    """Show the conversation."""
+    """Show the conversation: its end, or what is behind `?after=`."""
     session: Session = visit.object
+    since = _after(visit)
     return visit.show(
         "sessions/session.html",
         session=session,
-        talk=conversation(session),
+        talk=latest(session) if since is None else conversation(session, since),
         may_run=requests.may_run(visit.principal, session.agent),
     )
 
@@ -91,13 +92,12 @@ def show(visit: Visit) -> HttpResponseBase:
 @SessionAdmin.add_page("steps", needs=READERS)
 def steps(visit: Visit) -> HttpResponseBase:
     """Return what is new behind `?after=`, as a piece of the page."""
-    after = visit.request.GET.get("after", "0")
     session: Session = visit.object
     return fragment(
         visit.request,
         "sessions/steps.html",
         session=session,
-        talk=conversation(session, int(after) if after.isdecimal() else 0),
+        talk=conversation(session, _after(visit) or 0),
         may_run=requests.may_run(visit.principal, session.agent),
     )
 
@@ -115,3 +115,8 @@ def cancel(visit: Visit) -> None:
         messages.success(visit.request, _t("It is being cancelled."))
     else:
         messages.info(visit.request, _t("Nothing runs here, so there is nothing to cancel."))
+
+
+def _after(visit: Visit) -> int | None:
+    said = visit.request.GET.get("after", "")
+    return min(int(said), 2**31 - 1) if said.isdecimal() and len(said) < 12 else None

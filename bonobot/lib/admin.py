@@ -12,16 +12,13 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_time
-from unfold.admin import ModelAdmin, StackedInline, TabularInline
+from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import (
     ChoicesDropdownFilter,
     DropdownFilter,
     FieldTextFilter,
     MultipleChoicesDropdownFilter,
     RangeDateTimeFilter,
-    RangeNumericFilter,
-    RelatedDropdownFilter,
-    TextFilter,
 )
 from unfold.decorators import action, display
 from unfold.forms import (
@@ -38,25 +35,13 @@ from unfold.widgets import (
     UnfoldAdminPasswordWidget as PasswordInput,
 )
 from unfold.widgets import (
-    UnfoldAdminRadioSelectWidget as RadioSelect,
-)
-from unfold.widgets import (
-    UnfoldAdminSelectMultipleWidget as SelectMultiple,
-)
-from unfold.widgets import (
     UnfoldAdminSelectWidget as Select,
-)
-from unfold.widgets import (
-    UnfoldAdminSplitDateTimeWidget as SplitDateTime,
 )
 from unfold.widgets import (
     UnfoldAdminTextareaWidget as Textarea,
 )
 from unfold.widgets import (
     UnfoldAdminTextInputWidget as TextInput,
-)
-from unfold.widgets import (
-    UnfoldBooleanSwitchWidget as Switch,
 )
 from unfold.widgets import (
     UnfoldBooleanWidget as Checkbox,
@@ -74,16 +59,7 @@ __all__ = [
     "ModelAdmin",
     "MultipleChoicesDropdownFilter",
     "PasswordInput",
-    "RadioSelect",
-    "RangeNumericFilter",
-    "RelatedDropdownFilter",
     "Select",
-    "SelectMultiple",
-    "SplitDateTime",
-    "StackedInline",
-    "Switch",
-    "TabularInline",
-    "TextFilter",
     "TextInput",
     "Textarea",
     "UserChangeForm",

@@ -17,6 +17,7 @@ from bonobot.lib.untrusted import visible
 LONGEST_SHOWN = 64 * 1024
 LINES_COMPARED = 4_000
 
+_QUOTED = re.compile(r"`([^`\n]{1,300})`")
 _TOKENS = re.compile(
     r'(?P<key>"(?:[^"\\]|\\.)*")(?P<colon>\s*:)'
     r'|(?P<text>"(?:[^"\\]|\\.)*")'
@@ -44,6 +45,12 @@ def highlighted(value: Any) -> SafeString:
         end = found.end()
     pieces.append(escape(text[end:]))
     return mark_safe("".join(pieces))  # noqa: S308 - our own tags around escaped pieces
+
+
+def sentence(text: str, limit: int | None = None) -> SafeString:
+    """Return a sentence of ours, which may quote strangers, with its `names` set as code."""
+    safe = escape(visible(text, limit))
+    return mark_safe(_QUOTED.sub(r"<code>\1</code>", safe))  # noqa: S308 - escaped before
 
 
 def difference(before: Any, after: Any) -> list[tuple[str, str]]:

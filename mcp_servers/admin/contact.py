@@ -10,10 +10,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from bonobot.ledger.actors import Actor
+from bonobot.lib.highlighting import sentence
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
 from bonobot.lib.untrusted import visible
-from bonobot.tenancy.screens.answers import sentence
+from bonobot.tenancy.screens import told
 from mcp_servers.discovery import Discovered, discover
 from mcp_servers.models import Server
 
@@ -54,7 +55,7 @@ def report(request: HttpRequest, contacts: Sequence[Contact]) -> None:
     for one in contacts:
         name = visible(one.server.name)
         if one.problem is not None:
-            messages.error(request, f"{name}: {visible(sentence(one.problem), 2_000)}")
+            messages.error(request, sentence(f"{name}: {told(one.problem)}", 2_000))
         elif one.found is not None:
             say = messages.warning if one.found.waiting else messages.success
             say(request, f"{name}: {summary(one.found)}")

@@ -1,6 +1,8 @@
 """The admin as a whole: who gets in, what each role sees, and what no page ever does."""
 
+import re
 from collections.abc import Iterator
+from html import unescape
 from itertools import product
 from typing import Any
 from uuid import UUID, uuid4
@@ -313,3 +315,25 @@ def test_an_administrator_does_not_lock_themselves_out() -> None:
     page = seat.post("tenancy_user_change", seat.user.pk, username=seat.user.username)
     assert "own_account" in page
     assert User.objects.get(pk=seat.user.pk).is_active
+
+
+def test_every_number_of_the_dashboard_leads_to_its_rows() -> None:
+    acme = casting.organization()
+    fill(acme)
+    seat = desk.sit(acme, Role.OWNER)
+    links = set(re.findall(r'href="(/admin/[^"]*\?[^"]*)"', seat.get("index")))
+    assert len(links) >= 6
+    for link in links:
+        assert seat.client.get(unescape(link)).status_code == 200, link
+
+
+def test_the_lists_are_narrowed_as_the_dashboard_asks() -> None:
+    acme = casting.organization()
+    for name, status in (("good", "connected"), ("bad", "error")):
+        server = desk.web_server(acme, name)
+        Server.objects.filter(pk=server.pk).update(status=status, description=f"{name} one")
+    seat = desk.sit(acme, Role.OWNER)
+    [link] = re.findall(r'href="([^"]*\?status__in=error)"', seat.get("index"))
+    page = desk.words(seat.open(unescape(link)))
+    assert "bad one" in page
+    assert "good one" not in page

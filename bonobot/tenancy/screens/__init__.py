@@ -3,7 +3,7 @@
 It registers nothing, so that the site itself can be built upon it.
 """
 
-from bonobot.tenancy.screens.answers import back, fragment, refuse, screen, sentence, tell
+from bonobot.tenancy.screens.answers import back, fragment, refuse, screen, tell, told
 from bonobot.tenancy.screens.pages import Deed, Page, PagedAdmin, Visit, onward
 from bonobot.tenancy.screens.scoped import ScopedAdmin
 
@@ -18,6 +18,6 @@ __all__ = [
     "onward",
     "refuse",
     "screen",
-    "sentence",
     "tell",
+    "told",
 ]

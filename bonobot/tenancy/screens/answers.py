@@ -16,6 +16,7 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from bonobot.lib.admin import site
+from bonobot.lib.highlighting import sentence as as_sentence
 from bonobot.lib.problems import Problem
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.principals import Principal
@@ -52,10 +53,10 @@ def rights(principal: Principal) -> dict[str, bool]:
 
 def tell(request: HttpRequest, problem: Problem) -> None:
     """Add the problem to the page's messages: what happened, what to do, and its code."""
-    messages.error(request, sentence(problem))
+    messages.error(request, as_sentence(told(problem)))
 
 
-def sentence(problem: Problem) -> str:
+def told(problem: Problem) -> str:
     """Return what happened, what to do next, and the code to look for."""
     return f"{problem} {problem.remedy}".strip() + f" ({problem.code})"
 
@@ -68,7 +69,7 @@ def refuse(form: forms.Form, problem: Problem, fields: Mapping[str, str] | None 
     spot = (fields or {}).get(problem.field) or problem.field
     parts = [spot, *spot.split(".")[::-1]]
     field = next((part for part in parts if part in form.fields), None)
-    form.add_error(field, ValidationError(sentence(problem), code=problem.code))
+    form.add_error(field, ValidationError(told(problem), code=problem.code))
 
 
 def back(request: HttpRequest, default: str = "") -> HttpResponseRedirect:

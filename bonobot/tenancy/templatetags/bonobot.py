@@ -1,7 +1,6 @@
 """Filters and tags of the admin's templates: strangers' text, JSON, times, money, badges."""
 
 import json
-import re
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -9,12 +8,12 @@ from typing import Any
 from django import template
 from django.template.defaultfilters import date
 from django.utils import timezone
-from django.utils.html import escape, format_html
-from django.utils.safestring import SafeString, mark_safe
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
 from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 
-from bonobot.lib.highlighting import LONGEST_SHOWN, highlighted
+from bonobot.lib.highlighting import LONGEST_SHOWN, highlighted, sentence
 from bonobot.lib.untrusted import visible
 
 register = template.Library()
@@ -27,7 +26,6 @@ TONES = {
     **dict.fromkeys(("error", "failed", "refused", "deny", "revoked", "hard"), "bad"),
 }
 MICRO = 1_000_000
-_QUOTED = re.compile(r"`([^`\n]{1,300})`")
 
 
 @register.filter
@@ -39,8 +37,7 @@ def shown(value: Any, limit: int | None = None) -> str:
 @register.filter
 def told(text: Any, limit: int | None = None) -> SafeString:
     """Return a sentence of ours (it may quote strangers) with `names` set as code."""
-    safe = escape(visible(str(text if text is not None else ""), limit))
-    return mark_safe(_QUOTED.sub(r"<code>\1</code>", safe))  # noqa: S308 - escaped before
+    return sentence(str(text if text is not None else ""), limit)
 
 
 @register.filter

@@ -6,6 +6,7 @@ from uuid import uuid4
 import pytest
 from django.utils import timezone
 
+from agents.admin import conversation as talking
 from agents.admin.conversation import conversation
 from agents.models import Agent, Inbox, Session, Step
 from agents.sessions.requests import start
@@ -148,6 +149,19 @@ def test_a_step_that_changed_has_another_version(session: Session) -> None:
     Step.objects.filter(pk=row.pk).update(payload={"text": "growing"})
     [after] = conversation(session).lines
     assert before.version != after.version
+
+
+def test_a_long_session_shows_its_end_and_the_way_to_its_beginning(
+    session: Session, seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(talking, "STEPS_SHOWN", 2)
+    for number in range(5):
+        step(session, "model", text=f"number-{number}")
+    page = seat.get("agents_session_change", session.pk)
+    assert "number-4" in page
+    assert "number-2" not in page
+    assert "?after=1" in page
+    assert "number-1" in seat.get("agents_session_change", session.pk, after=1)
 
 
 def test_a_session_at_rest_is_not_followed(session: Session, seat: desk.Desk) -> None:
