@@ -22,6 +22,7 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import cast
@@ -58,6 +59,14 @@ class EgressDenied(Problem):
     code = "egress_denied"
     status = 400
     title = "Connection not allowed"
+
+
+@dataclass
+class Allowance:
+    """How many bytes a body may have; setting `spent` to 0 grants a long stream as much again."""
+
+    limit: int
+    spent: int = 0
 
 
 def check_url(url: str, *, allow_private: bool) -> None:
@@ -105,9 +114,9 @@ def guarded_client(
 ) -> httpx2.AsyncClient:
     """Return an HTTP client that connects to permitted addresses only.
 
-    `max_body` caps a body in bytes; a request's extension `max_body` overrides it. `resolve` and
-    `dial` replace the system's resolver and sockets. Whatever the guard refuses raises
-    `EgressDenied`.
+    `max_body` caps a body in bytes; a request's extension `max_body`, a number or an `Allowance`,
+    overrides it. `resolve` and `dial` replace the system's resolver and sockets. Whatever the
+    guard refuses raises `EgressDenied`.
     """
     backend = GuardedBackend(allow_private=allow_private, resolve=resolve, dial=dial)
     return httpx2.AsyncClient(
@@ -207,7 +216,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         """Send one request; the answer's body is capped while it is read."""
         url = request.url
         check_url(str(url), allow_private=self._allow_private)
-        limit: int = request.extensions.get("max_body", self._max_body)
+        limit: int | Allowance = request.extensions.get("max_body", self._max_body)
+        allowance = limit if isinstance(limit, Allowance) else Allowance(limit)
         with _as_httpx_errors():
             answer = await self._pool.handle_async_request(
                 httpcore2.Request(
@@ -223,10 +233,10 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
                     extensions=request.extensions,
                 )
             )
-        body = _Capped(cast("httpx2.AsyncByteStream", answer.stream), limit)
+        body = _Capped(cast("httpx2.AsyncByteStream", answer.stream), allowance)
         headers = httpx2.Headers(answer.headers)
         try:
-            _check_answer(url.host, answer.status, headers, limit)
+            _check_answer(url.host, answer.status, headers, allowance.limit)
         except EgressDenied:
             await body.aclose()
             raise
@@ -242,17 +252,17 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 class _Capped(httpx2.AsyncByteStream):
     """A body that ends with an error once it is longer than the cap."""
 
-    def __init__(self, parts: httpx2.AsyncByteStream, limit: int) -> None:
+    def __init__(self, parts: httpx2.AsyncByteStream, allowance: Allowance) -> None:
         self._parts = parts
-        self._limit = limit
+        self._allowance = allowance
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        size = 0
+        allowance = self._allowance
         with _as_httpx_errors():
             async for part in self._parts:
-                size += len(part)
-                if size > self._limit:
-                    raise _too_large(self._limit)
+                allowance.spent += len(part)
+                if allowance.spent > allowance.limit:
+                    raise _too_large(allowance.limit)
                 yield part
 
     async def aclose(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-from bonobot.lib.egress import EgressDenied
+from bonobot.lib.egress import Allowance, EgressDenied
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.errors import (
     UpstreamError,
@@ -36,7 +36,9 @@ NOBODY = -1  # the number of no request
 TOO_MANY = 429
 BUSY = (TOO_MANY, 502, 503, 504)
 REFUSED = (401, 403)
+EVENTS = "text/event-stream"
 
+OnEvent = Callable[[str, str], None]
 OnMessage = Callable[[dict[str, Any]], Awaitable[None]]
 
 
@@ -73,10 +75,11 @@ class Answer:
 
 
 class Channel:
-    """POSTs to one endpoint; a failure of one request touches no other."""
+    """POSTs to one endpoint, or to `url`; a failure of one request touches no other."""
 
-    def __init__(self, endpoint: Endpoint, client: httpx2.AsyncClient) -> None:
+    def __init__(self, endpoint: Endpoint, client: httpx2.AsyncClient, url: str = "") -> None:
         self._endpoint = endpoint
+        self._url = url or endpoint.url
         self._client = client
         self._timeout = httpx2.Timeout(None, connect=endpoint.connect_s, pool=endpoint.connect_s)
 
@@ -125,6 +128,16 @@ class Channel:
             pause_s = heard.retry_s if heard.last_id != last_id else min(2 * pause_s, LATEST_S)
             await asyncio.sleep(pause_s)
 
+    async def events(self, allowance: Allowance, on_event: OnEvent) -> None:
+        """Hand on the events of one stream until it ends; `allowance` bounds it."""
+        async with self._sent(Request("listen"), "GET", {}, limit=allowance) as response:
+            if _kind(response) != EVENTS:
+                raise protocol_error(self._endpoint, "it opened no stream of events")
+            source = httpx2.EventSource(response, max_event_size=self._endpoint.max_line)
+            async with aclosing(aiter(source)) as events:  # type: ignore[type-var]
+                async for event in events:
+                    on_event(event.event, event.data)
+
     async def tell(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         """Send a notification, or an answer of ours; nothing comes back."""
         async with self._sent(Request("tell"), "POST", headers, message):
@@ -158,6 +171,7 @@ class Channel:
         verb: str,
         headers: Mapping[str, str],
         message: Mapping[str, Any] | None = None,
+        limit: Allowance | None = None,
     ) -> AsyncIterator[httpx2.Response]:
         """Yield an accepted response; everything that HTTP can do wrong becomes `UpstreamError`."""
         endpoint = self._endpoint
@@ -170,11 +184,11 @@ class Channel:
         try:
             async with self._client.stream(
                 verb,
-                endpoint.url,
+                self._url,
                 content=body,
                 headers=own,
                 timeout=self._timeout,
-                extensions={"max_body": STREAMED * endpoint.max_body},
+                extensions={"max_body": limit or STREAMED * endpoint.max_body},
             ) as response:
                 await self._accept(response)
                 yield response
@@ -220,8 +234,8 @@ class Channel:
 
     async def _answer(self, response: httpx2.Response, heard: _Heard) -> dict[str, Any] | None:
         """Return the answer that is waited for; None when the stream ended without it."""
-        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == "text/event-stream":
+        kind = _kind(response)
+        if kind == EVENTS:
             return await self._answer_in_events(response, heard)
         if kind != "application/json":
             raise protocol_error(
@@ -260,6 +274,11 @@ class Channel:
             return decode(raw)
         except Unreadable as error:
             raise protocol_error(self._endpoint, str(error)) from None
+
+
+def _kind(response: httpx2.Response) -> str:
+    kind: str = response.headers.get("content-type", "")
+    return kind.partition(";")[0].strip().lower()
 
 
 async def _read(response: httpx2.Response, limit: int) -> bytes | None:

@@ -12,8 +12,11 @@ import httpx2
 
 Transport = Literal["stdio", "http"]
 Era = Literal["modern", "handshake"]
+Wire = Literal["streamable", "sse"]
 
 MIB = 1024 * 1024
+# The member that Bonobot adds to the discovery of a server reached by HTTP+SSE.
+WIRE = "bonobot/wire"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,11 @@ class Endpoint:
         ]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
+    def wire(self) -> Wire:
+        """Return how HTTP messages travelled when the server was found: HTTP+SSE is detected."""
+        return "sse" if self.discovery and self.discovery.get(WIRE) == "sse" else "streamable"
 
     @property
     def auth(self) -> httpx2.Auth | None:

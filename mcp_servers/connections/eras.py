@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_servers.connections.endpoint import Endpoint, Era
+from mcp_servers.connections.endpoint import WIRE, Endpoint, Era, Wire
 from mcp_servers.connections.errors import UpstreamError, protocol_error
 from mcp_servers.connections.wire import CLIENT, HANDSHAKE, MODERN, Request, modern_meta
 
@@ -19,13 +19,15 @@ UNSUPPORTED_VERSION = -32022
 MODERN_ERRORS = (HEADER_MISMATCH, MISSING_CAPABILITY, UNSUPPORTED_VERSION)
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
+# What servers of 2024-11-05 answer to a POST where they only know GET.
+OLDEST_STATUSES = (400, 404, 405)
 # A request was refused before it was looked at: what a server of the other era does.
 FOREIGN_STATUSES = (400, 404, 405, 406, 415, 426)
 
 
 @dataclass(frozen=True)
 class Greeting:
-    """What a server said of itself; `discovery` is the raw result it came from."""
+    """What a server said of itself; `discovery` is the raw result it came from, and the wire."""
 
     era: Era
     protocol_version: str
@@ -68,12 +70,14 @@ def discovered(result: Mapping[str, Any]) -> Greeting | None:
     return _greeting("modern", MODERN, info, result)
 
 
-def initialized(endpoint: Endpoint, result: Mapping[str, Any]) -> Greeting:
+def initialized(
+    endpoint: Endpoint, result: Mapping[str, Any], wire: Wire = "streamable"
+) -> Greeting:
     """Return the greeting of a handshake; raises when its version is none that we speak."""
     version = result.get("protocolVersion")
     if version not in HANDSHAKE:
         raise protocol_error(endpoint, f"it wants protocol version {str(version)[:40]!r}")
-    return _greeting("handshake", version, result.get("serverInfo"), result)
+    return _greeting("handshake", version, result.get("serverInfo"), result, wire)
 
 
 async def ask_who_it_is(ask: Ask) -> Greeting | None:
@@ -122,6 +126,11 @@ def is_foreign(error: UpstreamError, era: Era) -> bool:
     )
 
 
+def may_be_oldest(error: UpstreamError) -> bool:
+    """Say whether who refuses `initialize` like this may want HTTP+SSE."""
+    return error.http_status in OLDEST_STATUSES and error.rpc_code not in MODERN_ERRORS
+
+
 def _supported(error: UpstreamError) -> list[str]:
     versions = error.rpc_data.get("supported") if isinstance(error.rpc_data, dict) else None
     if not isinstance(versions, list):
@@ -129,7 +138,12 @@ def _supported(error: UpstreamError) -> list[str]:
     return [version for version in versions if isinstance(version, str)]
 
 
-def _greeting(era: Era, version: str, info: Any, result: Mapping[str, Any]) -> Greeting:
+def _greeting(
+    era: Era, version: str, info: Any, result: Mapping[str, Any], wire: Wire = "streamable"
+) -> Greeting:
+    discovery = {name: value for name, value in result.items() if name != WIRE}
+    if wire == "sse":
+        discovery[WIRE] = wire
     capabilities, instructions = result.get("capabilities"), result.get("instructions")
     return Greeting(
         era=era,
@@ -137,5 +151,5 @@ def _greeting(era: Era, version: str, info: Any, result: Mapping[str, Any]) -> G
         server_info=info if isinstance(info, dict) else {},
         capabilities=capabilities if isinstance(capabilities, dict) else {},
         instructions=instructions if isinstance(instructions, str) else "",
-        discovery=result,
+        discovery=discovery,
     )

@@ -1,4 +1,4 @@
-"""The peer: JSON-RPC over one stream of lines, in both directions.
+"""The peer: JSON-RPC over one stream of texts, in both directions.
 
 Each request waits at an inbox of its own, so progress reaches the caller in order and in the
 caller's own task. Answers nobody waits for (late, repeated, of a wrong id) are dropped. A request
@@ -22,7 +22,6 @@ from mcp_servers.connections.wire import (
     Request,
     Unreadable,
     decode,
-    encode,
     is_answer,
     message_of,
     notification,
@@ -37,17 +36,16 @@ ID_AT_START = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?"id"\s*:\s
 ID_AT_END = re.compile(rb'"id"\s*:\s*(\d{1,18})\s*\}\s*$')
 METHOD = re.compile(rb'\s*\{[^{\[]{0,100}"method"\s*:')
 
+Send = Callable[[dict[str, Any]], None]
 Inbox = asyncio.Queue[dict[str, Any] | UpstreamError]
 
 
 class Peer:
-    """What is asked of one server and not answered yet."""
+    """What is asked of one server and not answered yet; `send` takes what goes to it."""
 
-    def __init__(
-        self, endpoint: Endpoint, write: Callable[[bytes], None], host: Host, crew: Crew
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, send: Send, host: Host, crew: Crew) -> None:
         self._endpoint = endpoint
-        self._write = write
+        self._send = send
         self._desk = Desk(endpoint, host, crew, self._reply)
         self._numbers = itertools.count(1)
         self._inboxes: dict[int, Inbox] = {}
@@ -63,7 +61,7 @@ class Peer:
         number = next(self._numbers)
         message = message_of(number, request, meta)
         with self._inbox(number) as inbox:
-            self._write(encode(message))
+            self._send(message)
             request.sent = True
             try:
                 while True:
@@ -80,7 +78,7 @@ class Peer:
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""
-        self._write(encode(notification(method, params)))
+        self._send(notification(method, params))
 
     def fail(self, failure: UpstreamError) -> None:
         """End everything that waits, now and later, with `failure`."""
@@ -88,8 +86,12 @@ class Peer:
         for number in tuple(self._inboxes):
             self._put(number, failure)
 
+    def refuse(self, number: int, failure: UpstreamError) -> None:
+        """End the request `number`, which did not reach the server, with `failure`."""
+        self._put(number, failure)
+
     def receive(self, line: bytes | Overlong) -> None:
-        """Take one line from the server."""
+        """Take one message's text from the server."""
         if isinstance(line, Overlong):
             self._give_up(line.head, line.tail, too_large(self._endpoint, self._endpoint.max_line))
             return
@@ -114,7 +116,7 @@ class Peer:
             self._put(token, _short(message))
 
     async def _reply(self, message: dict[str, Any]) -> None:
-        self._write(encode(message))
+        self._send(message)
 
     def _give_up(self, head: bytes, tail: bytes, failure: UpstreamError) -> None:
         """Fail the request that an unreadable answer was for; all, if that can't be told."""

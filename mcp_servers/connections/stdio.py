@@ -1,7 +1,7 @@
 """stdio: one child process, the era it speaks, and the task that owns both."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from mcp_servers.connections.children import EOF_GRACE_S, Child, Tail, spawn
@@ -19,7 +19,7 @@ from mcp_servers.connections.eras import (
 from mcp_servers.connections.errors import UpstreamError, crashed, protocol_error, unreachable
 from mcp_servers.connections.host import Host
 from mcp_servers.connections.peer import Peer
-from mcp_servers.connections.wire import Request
+from mcp_servers.connections.wire import Request, encode
 
 # A server that says nothing to the probe gets the handshake beside it after this long.
 SILENCE_S = 1.0
@@ -95,7 +95,7 @@ class StdioConnection:
 
     async def _serve(self, era: Era | None) -> bool:
         """Run one child to its end; True: it died of the probe and is to be tried without."""
-        self._peer = peer = Peer(self.endpoint, self._write, self._host, self._crew)
+        self._peer = peer = Peer(self.endpoint, self._send, self._host, self._crew)
         self._child = child = await spawn(
             self.endpoint, peer.receive, lambda child: self._over(peer, child), self._tail
         )
@@ -181,8 +181,8 @@ class StdioConnection:
         peer.notify("notifications/initialized")
         return greeting
 
-    def _write(self, line: bytes) -> None:
-        self._child.write(line)
+    def _send(self, message: Mapping[str, Any]) -> None:
+        self._child.write(encode(message))
 
     def _closed(self) -> UpstreamError:
         return unreachable(self.endpoint, "the connection was closed", remedy="Try again.")

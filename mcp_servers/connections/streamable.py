@@ -1,7 +1,8 @@
-"""Streamable HTTP: one server reached with one credential, in the era that it speaks.
+"""HTTP: one server reached with one credential, in the era and over the wire that it speaks.
 
 Modern requests stand for themselves. In the handshake era each holder has a session, opened at
-its first request and renewed once when the server has lost it.
+its first request and renewed once when the server has lost it: over Streamable HTTP, or over
+HTTP+SSE where a server knows nothing else.
 """
 
 import asyncio
@@ -13,8 +14,9 @@ from typing import Any
 from bonobot.lib.egress import guarded_client
 from mcp_servers.connections.channel import Channel, OnMessage
 from mcp_servers.connections.crew import Crew
-from mcp_servers.connections.endpoint import Endpoint, Era
+from mcp_servers.connections.endpoint import Endpoint, Era, Wire
 from mcp_servers.connections.eras import (
+    FOREIGN_STATUSES,
     METHOD_NOT_FOUND,
     Greeting,
     after_probe,
@@ -22,10 +24,12 @@ from mcp_servers.connections.eras import (
     initialize,
     initialized,
     is_foreign,
+    may_be_oldest,
 )
 from mcp_servers.connections.errors import UpstreamError, bad_headers
 from mcp_servers.connections.host import Desk, Host
 from mcp_servers.connections.mirrors import routing_headers
+from mcp_servers.connections.sse import SseSession
 from mcp_servers.connections.wire import (
     Request,
     message_of,
@@ -42,6 +46,9 @@ SESSION_ID = "Mcp-Session-Id"
 
 class Session:
     """A session of the handshake era, for one holder."""
+
+    wire: Wire = "streamable"
+    alive = True  # as long as the server doesn't say that it is lost
 
     def __init__(
         self,
@@ -152,8 +159,9 @@ class HttpUpstream:
         self._channel = Channel(endpoint, self._client)
         self._crew = Crew()
         self._era: Era | None = endpoint.era
+        self._wire = endpoint.wire
         self._numbers = itertools.count(1)
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, Session | SseSession] = {}
         self._opening = asyncio.Lock()
 
     @property
@@ -194,7 +202,7 @@ class HttpUpstream:
                 self._era = None
                 if (await self.greet(holder, host)).era == "modern":
                     raise
-        session = await self._session(holder, host)
+        session = await self._session(holder, host, self._wire)
         try:
             return await session.ask(request)
         except UpstreamError as error:
@@ -205,7 +213,9 @@ class HttpUpstream:
 
     async def greet(self, holder: str, host: Host) -> Greeting:
         """Ask the server who it is, in its era, which is found where it isn't known."""
-        if self._era != "handshake":
+        known, wire = self._era == "handshake", self._wire
+        if not known:
+            wire = "streamable"
             try:
                 greeting = await ask_who_it_is(lambda request: self._modern(request, host))
             except UpstreamError as error:
@@ -215,13 +225,16 @@ class HttpUpstream:
                     self._era = "modern"
                     return greeting
         try:
-            session = await self._session(holder, host)
+            session = await self._session(holder, host, wire)
         except UpstreamError as error:
-            if self._era != "handshake" or not is_foreign(error, "handshake"):
+            if not known:
+                session = await self._over_sse(holder, host, error)
+            elif is_foreign(error, "handshake") or _is_no_sse(error, wire):
+                self._era = None
+                return await self.greet(holder, host)
+            else:
                 raise
-            self._era = None
-            return await self.greet(holder, host)
-        self._era = "handshake"
+        self._era, self._wire = "handshake", session.wire
         return session.greeting
 
     async def release(self, holder: str) -> None:
@@ -257,18 +270,42 @@ class HttpUpstream:
         found = await self._channel.ask(request, message, routing_headers(request), heard)
         return result_of(self.endpoint, found.message)
 
-    async def _session(self, holder: str, host: Host) -> Session:
+    async def _over_sse(
+        self, holder: str, host: Host, refusal: UpstreamError
+    ) -> Session | SseSession:
+        """Try the oldest wire after `refusal` of a handshake, which is raised where it fails."""
+        if not may_be_oldest(refusal):
+            raise refusal
+        try:
+            return await self._session(holder, host, "sse")
+        except UpstreamError as error:
+            raise (refusal if _is_no_sse(error, "sse") else error) from None
+
+    async def _session(self, holder: str, host: Host, wire: Wire) -> Session | SseSession:
         async with self._opening:
-            if holder not in self._sessions:
-                session = Session(self.endpoint, self._channel, host, self._crew, self._clock)
+            session = self._sessions.get(holder)
+            if session is None or not session.alive:
+                session = self._new_session(host, wire)
                 await session.open()
                 self._sessions[holder] = session
-            return self._sessions[holder]
+            return session
 
-    def _drop(self, holder: str, session: Session) -> None:
+    def _new_session(self, host: Host, wire: Wire) -> Session | SseSession:
+        if wire == "sse":
+            return SseSession(self.endpoint, self._client, host, self._crew, self._clock)
+        return Session(self.endpoint, self._channel, host, self._crew, self._clock)
+
+    def _drop(self, holder: str, session: Session | SseSession) -> None:
         session.leave()
         if self._sessions.get(holder) is session:
             del self._sessions[holder]
+
+
+def _is_no_sse(error: UpstreamError, wire: Wire) -> bool:
+    """Say whether a session over HTTP+SSE failed for not being one."""
+    return wire == "sse" and (
+        error.code == "protocol_error" or error.http_status in FOREIGN_STATUSES
+    )
 
 
 async def _politely(parting: Coroutine[Any, Any, None]) -> None:

@@ -1,6 +1,7 @@
-"""An MCP server on the SDK, both eras: `modern.py stdio` or `modern.py http [PORT]`.
+"""An MCP server on the SDK, both eras: `modern.py stdio`, `http [PORT]` or `sse [PORT]`.
 
-Over HTTP it serves `/mcp` on the loopback and prints `PORT <number>` once it listens.
+Over HTTP it serves `/mcp`, over HTTP+SSE `/sse`, on the loopback, and prints `PORT <number>` once
+it listens.
 """
 
 import asyncio
@@ -98,7 +99,7 @@ def greet(name: str) -> str:
 _outcomes: dict[str, str] = {}
 
 
-async def serve_http(port: int) -> None:
+async def serve_http(app: Any, port: int) -> None:
     """Serve until the process is ended."""
     # Named as TCP, so that asyncio sends what it has at once (TCP_NODELAY).
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -106,12 +107,13 @@ async def serve_http(port: int) -> None:
     listening.bind(("127.0.0.1", port))
     listening.listen(128)
     print(f"PORT {listening.getsockname()[1]}", flush=True)  # noqa: T201 - what callers wait for
-    config = uvicorn.Config(server.streamable_http_app(), log_level="warning")
+    config = uvicorn.Config(app, log_level="warning")
     await uvicorn.Server(config).serve([listening])
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["http"]:
-        asyncio.run(serve_http(int([*sys.argv, "0"][2])))
+    apps = {"http": server.streamable_http_app, "sse": server.sse_app}
+    if make := apps.get(sys.argv[1]):
+        asyncio.run(serve_http(make(), int([*sys.argv, "0"][2])))
     else:
         server.run("stdio")

@@ -21,6 +21,7 @@ class Asked:
     verb: str
     headers: Mapping[str, str]
     message: Any
+    path: str = ""
 
     @property
     def method(self) -> str:
@@ -107,7 +108,8 @@ async def _read(reader: asyncio.StreamReader) -> Asked:
     first, *lines = head.strip().split("\r\n")
     headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
     body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Asked(first.split()[0], headers, json.loads(body) if body else None)
+    verb, path, _ = first.split()
+    return Asked(verb, headers, json.loads(body) if body else None, path)
 
 
 # --- answers
@@ -211,6 +213,57 @@ class HandshakeHttp:
         if asked.id is None:
             return response(202, kind="")
         return self._respond(asked)
+
+
+class SseHttp:
+    """What a server of 2024-11-05 answers: a stream whose first event names where to post.
+
+    `respond` returns the events that a message leads to, or the bytes of its POST's answer.
+    """
+
+    def __init__(self, respond: Callable[[Asked], Any], address: str = "/messages?n={}") -> None:
+        self.streams: dict[str, asyncio.Queue[bytes | None]] = {}
+        self.opened = 0
+        self._respond = respond
+        self._address = address
+
+    def __call__(self, asked: Asked) -> Any:
+        if asked.verb == "GET":
+            self.opened += 1
+            address = self._address.format(self.opened)
+            self.streams[address] = asyncio.Queue()
+            return self._stream(address)
+        stream = self.streams.get(asked.path)
+        if stream is None:
+            return response(404 if "?" in asked.path else 405)
+        said = self._greeting(asked) if asked.method == "initialize" else self._respond(asked)
+        if isinstance(said, bytes) and said.startswith(b"HTTP/"):
+            return said
+        stream.put_nowait(said)
+        return response(202, b"Accepted", "text/plain")
+
+    def hang_up(self) -> None:
+        """End every stream."""
+        for stream in self.streams.values():
+            stream.put_nowait(None)
+        self.streams.clear()
+
+    def _greeting(self, asked: Asked) -> bytes:
+        value = {"protocolVersion": "2024-11-05", "capabilities": {"tools": {}}}
+        return said(asked, value)
+
+    async def _stream(self, address: str) -> AsyncIterator[bytes]:
+        stream = self.streams[address]
+        yield STREAM + event(address, event="endpoint")
+        while (part := await stream.get()) is not None:
+            yield part
+
+
+def said(asked: Asked, value: Any) -> bytes:
+    """Return the event that answers a message; nothing for a notification."""
+    if asked.id is None:
+        return b""
+    return event({"jsonrpc": "2.0", "id": asked.id, "result": value}, event="message")
 
 
 async def drip(part: bytes, every_s: float = 0.01) -> AsyncIterator[bytes]:

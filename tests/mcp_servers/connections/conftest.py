@@ -25,11 +25,21 @@ async def connections(clock: Clock) -> AsyncIterator[Connections]:
 @pytest.fixture(scope="session")
 def modern_url() -> Iterator[str]:
     """Run the SDK's server over HTTP for the whole session."""
-    command = [sys.executable, str(SERVERS / "modern.py"), "http"]
+    yield from _served("http", "/mcp")
+
+
+@pytest.fixture(scope="session")
+def sse_url() -> Iterator[str]:
+    """Run the SDK's server over HTTP+SSE for the whole session."""
+    yield from _served("sse", "/sse")
+
+
+def _served(way: str, path: str) -> Iterator[str]:
+    command = [sys.executable, str(SERVERS / "modern.py"), way]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
         assert server.stdout is not None
         port = server.stdout.readline().split()[1]
-        yield f"http://127.0.0.1:{port}/mcp"
+        yield f"http://127.0.0.1:{port}{path}"
         server.terminate()

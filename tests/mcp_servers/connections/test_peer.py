@@ -20,7 +20,7 @@ from tests.mcp_servers.connections.asking import scripted
 def peer() -> tuple[Peer, list[dict[str, Any]]]:
     """Return a peer and the messages that it writes."""
     written: list[dict[str, Any]] = []
-    made = Peer(scripted(), lambda line: written.append(json.loads(line)), NoHost(), Crew())
+    made = Peer(scripted(), written.append, NoHost(), Crew())
     return made, written
 
 
