@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from mcp_servers.api import definitions, imports, presets, servers
+from mcp_servers.api import definitions, exports, imports, presets, servers
 
 ONE = "mcp-servers/<str:server_id>"
 DEFINITION = f"{ONE}/definitions/<str:definition_id>"
@@ -10,6 +10,7 @@ DEFINITION = f"{ONE}/definitions/<str:definition_id>"
 urlpatterns = [
     path("presets", presets.Presets.as_view(), name="presets"),
     path("mcp-servers/import", imports.Import.as_view(), name="import"),
+    path("mcp-servers/export", exports.Export.as_view(), name="export"),
     path("mcp-servers", servers.Servers.as_view(), name="servers"),
     path(ONE, servers.OneServer.as_view(), name="server"),
     path(f"{ONE}/test", servers.TestServer.as_view(), name="server-test"),
