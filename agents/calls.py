@@ -22,6 +22,7 @@ from agents.governance.policies import Decision
 from agents.governance.results import Readable, readable, weight
 from agents.governance.snapshots import Snapshot, Tool, snapshots
 from agents.models import StoredResult
+from agents.people import personal
 from bonobot.ledger.entries import Admission, Charge, Opening, Settlement
 from bonobot.ledger.entries import Outcome as LedgerOutcome
 from bonobot.ledger.heads import generation
@@ -358,8 +359,9 @@ async def _forward(request: Request, passed: _Passed) -> dict[str, Any]:
     server_id = tool.facts.server_id
     if server_id is None:
         raise NotFound(f"The tool `{tool.name}` has no server.", code="unknown_tool")
+    endpoint = snapshot.servers[server_id].endpoint
     return await connections().request(
-        snapshot.servers[server_id].endpoint,
+        await personal(endpoint, request.principal, request.session_id),
         "tools/call",
         {"name": tool.facts.own_name, "arguments": request.arguments},
         holder=request.holder,

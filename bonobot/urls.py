@@ -1,4 +1,4 @@
-"""All addresses: the admin, REST, health. The gateway's are answered before Django (`asgi`)."""
+"""All addresses: admin, REST, logins, health. The gateway answers before Django (`asgi`)."""
 
 from django.contrib import admin
 from django.contrib.auth.decorators import login_not_required
@@ -11,5 +11,6 @@ urlpatterns = [
     path("", login_not_required(RedirectView.as_view(pattern_name="admin:index"))),
     path("admin/", admin.site.urls),
     path("api/", include("bonobot.api")),
+    path("oauth/", include("mcp_servers.oauth.urls")),
     path(health.PATH.removeprefix("/"), health.healthz),
 ]

@@ -8,6 +8,7 @@ from mcp_servers.admin import (
     overview,
     presets,
     servers,
+    signing_in,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "overview",
     "presets",
     "servers",
+    "signing_in",
 ]

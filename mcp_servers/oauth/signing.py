@@ -74,6 +74,11 @@ class Signer(httpx2.Auth):
         yield request
 
 
+def by_person(endpoint: Endpoint) -> bool:
+    """Tell whether each person signs in to this server for themselves."""
+    return isinstance(endpoint, OAuthEndpoint) and endpoint.account.by_person
+
+
 def for_person(endpoint: Endpoint, person: UUID | None) -> Endpoint:
     """Return the endpoint with the tokens of a person, where each signs in for themselves."""
     if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.by_person:

@@ -1,0 +1,29 @@
+"""The panel of a server that people sign in to: who has, until when, and the way there."""
+
+from django.utils import timezone
+
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import Visit
+from mcp_servers.admin.overview import PANELS, Panel
+from mcp_servers.models import OAuthGrant, Server
+
+
+def signing_in(visit: Visit) -> Panel | None:
+    """Return the panel; None for servers that nobody signs in to."""
+    server: Server = visit.object
+    config = server.auth_config
+    if server.auth_type != Server.Auth.OAUTH2 or config.get("grant") != "authorization_code":
+        return None
+    each = config.get("per") == "user"
+    subject = visit.principal.id if each else server.organization_id
+    mine = each and visit.principal.kind != "user"
+    grant = None if mine else OAuthGrant.objects.filter(server=server, subject=subject).first()
+    alive = grant is not None and (grant.usable(timezone.now()) or bool(grant.refresh_token))
+    return "admin/servers/sign_in.html", {
+        "each": each,
+        "grant": grant if alive else None,
+        "may_sign_in": each or visit.principal.may(Action.MANAGE_SERVERS),
+    }
+
+
+PANELS.append(signing_in)

@@ -1,0 +1,39 @@
+"""Challenges as servers write them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.oauth.challenges import Challenge, read
+
+READ = {
+    "nothing": ("", None),
+    "another scheme": ('Basic realm="x"', None),
+    "bare": ("Bearer", Challenge()),
+    "whole": (
+        'Bearer error="insufficient_scope", scope="a b", resource_metadata="https://x.example/m"',
+        Challenge("https://x.example/m", ("a", "b"), "insufficient_scope"),
+    ),
+    "unquoted, in other case": ("bearer ERROR=invalid_token", Challenge(error="invalid_token")),
+    "behind another scheme": (
+        'Basic realm="a, b", Bearer scope="x"',
+        Challenge(scopes=("x",)),
+    ),
+    "before another scheme": (
+        'Bearer scope="x", DPoP error="other", scope="y"',
+        Challenge(scopes=("x",)),
+    ),
+    "quoted quotes": (r'Bearer error="a\"b"', Challenge(error='a"b')),
+    "the first of two counts": ('Bearer scope="x", scope="y"', Challenge(scopes=("x",))),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_challenge_is_read(name):
+    header, expected = READ[name]
+    assert read(header) == expected
+
+
+@given(st.text(max_size=500))
+def test_no_header_breaks_the_reading(text):
+    read(f"Bearer {text}")
