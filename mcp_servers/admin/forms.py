@@ -12,7 +12,7 @@ from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.admin.pairs import PairsField, PairsWidget
 from mcp_servers.configuration import AUTH_FIELDS, ServerSpec, shown_auth, shown_endpoint
-from mcp_servers.models import Server
+from mcp_servers.models import Secret, Server
 
 # The form's fields for those that the operations name.
 PLACES = {
@@ -21,6 +21,14 @@ PLACES = {
     "auth_config.type": "auth_type",
     "auth_config.header": "header",
 }
+GRANT_NAMES = (
+    ("client_credentials", _("by client credentials, without a person")),
+    ("authorization_code", _("a person signs in at the server")),
+)
+PER_NAMES = (
+    ("organization", _("one person for the whole organization")),
+    ("user", _("each person for themselves")),
+)
 
 
 def _line(label: Any, help_text: Any = "", **attrs: str) -> forms.CharField:
@@ -97,10 +105,21 @@ class ServerForm(forms.Form):
     token = _secret(_("Bearer token"))
     header = _line(_("Header"), _("Empty: X-API-Key."), placeholder="X-API-Key")
     key = _secret(_("API key"))
+    grant = forms.ChoiceField(
+        label=_("How we sign in"), choices=GRANT_NAMES, required=False, widget=Select
+    )
+    per = forms.ChoiceField(
+        label=_("Who signs in"), choices=PER_NAMES, required=False, widget=Select
+    )
     client_id = _line(_("Client id"), autocomplete="off")
     client_secret = _secret(_("Client secret"))
-    token_url = _line(_("Token URL"), inputmode="url")
+    token_url = _line(_("Token URL"), _("Empty: the server is asked."), inputmode="url")
     scopes = _line(_("Scopes"), _("Separated by spaces."))
+    issuer = _line(_("Issuer"), _("Only where a server names several."), inputmode="url")
+    key_id = _line(_("Key id"), _("Of a private key, where one takes the secret's place."))
+    private_key = forms.CharField(
+        label=_("Private key (PEM)"), required=False, widget=Textarea(attrs={"rows": 3})
+    )
 
     approval = forms.ChoiceField(
         label=_("Approval of what it offers"),
@@ -120,7 +139,15 @@ class ServerForm(forms.Form):
     SIGN_IN = {
         "bearer_token": ("token",),
         "api_key": ("header", "key"),
-        "oauth2": ("client_id", "client_secret", "token_url", "scopes"),
+        "oauth2": (
+            *("grant", "per", "client_id", "client_secret", "token_url", "scopes", "issuer"),
+            *("key_id", "private_key"),
+        ),
+    }
+    # Fields of a sign-in that only one choice within it shows.
+    INNER = {
+        "per": "grant=authorization_code",
+        **dict.fromkeys(("token_url", "key_id", "private_key"), "grant=client_credentials"),
     }
 
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
@@ -149,10 +176,10 @@ class ServerForm(forms.Form):
         ]
 
     @property
-    def sign_in_fields(self) -> list[tuple[str, list[forms.BoundField]]]:
-        """Return the sign-in's fields: (which choice shows them, fields)."""
+    def sign_in_fields(self) -> list[tuple[str, list[tuple[forms.BoundField, str]]]]:
+        """Return the sign-in's fields: (which choice shows them, fields with their own choice)."""
         return [
-            (f"auth_type={kind}", [self[name] for name in names])
+            (f"auth_type={kind}", [(self[name], self.INNER.get(name, "")) for name in names])
             for kind, names in self.SIGN_IN.items()
         ]
 
@@ -174,7 +201,8 @@ class ServerForm(forms.Form):
 def initial_of(server: Server) -> dict[str, Any]:
     """Return what the form shows of a stored server: secrets as the mask."""
     endpoint, auth = shown_endpoint(server), shown_auth(server)
-    credentials = AUTH_FIELDS.get(server.auth_type, (frozenset(), frozenset()))[1]
+    stored = [one.name for one in server.secrets.all() if one.placement == Secret.Placement.AUTH]
+    public = AUTH_FIELDS.get(server.auth_type, (frozenset(), frozenset()))[0]
     return {
         "name": server.name,
         "description": server.description,
@@ -189,9 +217,9 @@ def initial_of(server: Server) -> dict[str, Any]:
             if name in endpoint
         },
         "args": "\n".join(endpoint.get("args", ())),
-        **{name: auth[name] for name in ("header", "client_id", "token_url") if name in auth},
+        **{name: auth[name] for name in public if name in auth},
         "scopes": _joined(auth.get("scopes")),
-        **(dict.fromkeys(credentials, MASK) if auth["configured"] else {}),
+        **dict.fromkeys(stored, MASK),
     }
 
 
@@ -210,7 +238,14 @@ def _endpoint(said: Mapping[str, Any]) -> dict[str, Any]:
 def _auth(said: Mapping[str, Any]) -> dict[str, Any]:
     kind = said["auth_type"]
     public, sealed = AUTH_FIELDS[kind]
-    return {"type": kind} | {name: said[name] for name in sorted(public | sealed) if said.get(name)}
+    wanted = sorted(name for name in public | sealed if _shows(name, said))
+    return {"type": kind} | {name: said[name] for name in wanted if said.get(name)}
+
+
+def _shows(name: str, said: Mapping[str, Any]) -> bool:
+    """Tell whether the choices made show this field; what they hide isn't meant."""
+    choice, _equals, value = ServerForm.INNER.get(name, "").partition("=")
+    return not choice or said.get(choice) == value
 
 
 def _joined(scopes: Any) -> str:

@@ -236,3 +236,33 @@ def test_another_organizations_preset_is_not_there(preset: Preset, seat: desk.De
     Preset.objects.update(organization=casting.organization("other"))
     assert "Forecast" not in seat.get("mcp_servers_server_presets")
     seat.get("mcp_servers_server_preset", "forecast", status=404)
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        (
+            {"grant": "client_credentials", "client_id": "me", "client_secret": "geheim"},
+            {"grant": "client_credentials", "client_id": "me"},
+        ),
+        (
+            {"grant": "authorization_code", "per": "user", "scopes": "read write"},
+            {"grant": "authorization_code", "per": "user", "scopes": "read write"},
+        ),
+    ],
+)
+def test_a_sign_in_by_oauth_is_configured(
+    seat: desk.Desk, said: dict[str, str], kept: dict[str, str]
+) -> None:
+    seat.post("mcp_servers_server_add", **(HTTP | {"auth_type": "oauth2"} | said))
+    server = Server.objects.get()
+    assert kept.items() <= server.auth_config.items()
+    page = seat.get("mcp_servers_server_configuration", server.pk)
+    assert "geheim" not in page
+    # Saved again as it is shown, nothing changes.
+    again = HTTP | {"auth_type": "oauth2", "description": "x"} | said
+    again |= {"client_secret": MASK} if "client_secret" in said else {}
+    seat.post("mcp_servers_server_configuration", server.pk, **again)
+    server.refresh_from_db()
+    assert server.description == "x"
+    assert values(server) == ({"client_secret": "geheim"} if "client_secret" in said else {})
