@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from django.db import connection
@@ -38,7 +38,6 @@ class Process:
     name: str
     popen: subprocess.Popen[bytes]
     log_file: Path
-    stopped: bool = field(default=False, init=False)
 
     @property
     def pid(self) -> int:
