@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import cast
 from uuid import UUID
 
 from agents.governance.snapshots import Limit
+from bonobot.ledger import budgets
 from bonobot.ledger.entries import Charge, Reserve
 
 # A third of a minute's calls may come at once: parallel calls of one turn are no flood.
@@ -13,13 +15,14 @@ LEAST_BURST = 10
 
 
 def budget_key(organization_id: UUID, limit: Limit, now: datetime) -> str:
-    """Return the ledger cell of a budget in the period that `now` (UTC) falls into."""
-    bucket = {"day": now.strftime("%Y-%m-%d"), "month": now.strftime("%Y-%m")}.get(
-        limit.period, "total"
-    )
-    return (
-        f"budget:{organization_id}:{limit.scope}:{limit.scope_id}"
-        f":{limit.unit}:{limit.period}:{bucket}"
+    """Return the ledger's cell of a budget in the period that `now` (UTC) falls into."""
+    return budgets.budget_key(
+        organization_id,
+        scope=limit.scope,
+        scope_id=limit.scope_id,
+        unit=limit.unit,
+        period=cast(budgets.Period, limit.period),
+        at=now,
     )
 
 

@@ -193,7 +193,7 @@ async def _converse(hold: Hold, setting: Setting) -> None:
         _within_turns(setting.agent, past)
         snapshot = await orm(snapshots().current, "agent", setting.agent.pk)
         turn = Turn(hold, setting.principal, snapshot, setting.endpoint)
-        reply = await turn.take(
+        reply, begun = await turn.take(
             model,
             past.messages,
             number=past.turn + 1,
@@ -202,7 +202,6 @@ async def _converse(hold: Hold, setting: Setting) -> None:
         )
         if reply.calls:
             _within_calls(setting.agent, past, len(reply.calls))
-            begun = await _begin_all(hold, past.turn + 1, reply.calls)
             await _call_all(hold, setting, begun)
         elif not await orm(rows.take_messages, hold):
             await orm(rows.append, hold, Step.Kind.END, {"answer": reply.text})
@@ -232,23 +231,6 @@ def _within_calls(agent: Agent, past: rows.History, more: int) -> None:
             code="calls_exhausted",
             remedy="Ask for less at once, or raise the agent's calls per message.",
         )
-
-
-async def _begin_all(hold: Hold, turn: int, asked: Sequence[port.ToolCall]) -> list[Step]:
-    """Write the intents: the ids of calls are known, and in the rows, before anything is sent."""
-    return [
-        await runtime().orm(
-            rows.append,
-            hold,
-            Step.Kind.CALL,
-            {"name": one.name, "arguments": one.arguments, "raw": one.raw_arguments},
-            state=Step.State.INTENT,
-            turn=turn,
-            index=one.index,
-            call_id=uuid4(),
-        )
-        for one in asked
-    ]
 
 
 async def _call_all(hold: Hold, setting: Setting, begun: Sequence[Step]) -> None:

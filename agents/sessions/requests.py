@@ -56,6 +56,9 @@ def send(principal: Principal, session: Session, text: str) -> None:
     _may_start(principal, session.agent)
     _checked(text)
     with transaction.atomic():
+        # The session's row is locked first, as by the holder that brings it to rest: one of the
+        # two comes second and sees what the other did, so that no message is left lying.
+        Session.objects.filter(pk=session.pk).update(updated_at=timezone.now())
         _leave(principal, session, Inbox.Kind.MESSAGE, {"text": text})
         resting = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
         Session.objects.filter(pk=session.pk, status__in=resting).update(

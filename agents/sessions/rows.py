@@ -1,8 +1,9 @@
 """The rows of a running session: read for resuming, written only under the holder's fence."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from django.db import transaction
 from django.db.models import F, Max
@@ -65,6 +66,22 @@ def finish(hold: Hold, step: Step, state: str, payload: dict[str, Any], **counts
         )
 
 
+def begin_calls(hold: Hold, turn: int, asked: Sequence[port.ToolCall]) -> list[Step]:
+    """Write the intents of a turn's calls: their ids are in the rows before anything is sent."""
+    return [
+        append(
+            hold,
+            Step.Kind.CALL,
+            {"name": one.name, "arguments": one.arguments, "raw": one.raw_arguments},
+            state=Step.State.INTENT,
+            turn=turn,
+            index=one.index,
+            call_id=uuid4(),
+        )
+        for one in asked
+    ]
+
+
 def show_partial(hold: Hold, step: Step, text: str) -> None:
     """Let watchers see what the model has written so far."""
     Step.objects.filter(pk=step.pk, fence=hold.fence, state=Step.State.INTENT).update(
@@ -75,20 +92,20 @@ def show_partial(hold: Hold, step: Step, text: str) -> None:
 def close(hold: Hold, status: str, *, code: str = "", detail: str = "") -> None:
     """End the run: the session rests in `status`, unless a new message has come meanwhile."""
     with transaction.atomic():
+        _hold(hold)  # locks the session's row before the inbox is looked at
         waiting = Inbox.objects.filter(
             session_id=hold.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None
         ).exists()
         again = waiting and status != Session.Status.CANCELLED
-        changed = Session.objects.filter(pk=hold.session_id, fence=hold.fence).update(
+        now = timezone.now()
+        Session.objects.filter(pk=hold.session_id, fence=hold.fence).update(
             status=Session.Status.QUEUED if again else status,
             error_code=code,
             error_detail=detail,
             runner=None,
-            finished_at=timezone.now(),
-            updated_at=timezone.now(),
+            finished_at=now,
+            updated_at=now,
         )
-        if not changed:
-            raise Lost
 
 
 def take_messages(hold: Hold) -> bool:

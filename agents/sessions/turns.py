@@ -6,6 +6,7 @@ from dataclasses import replace
 from time import monotonic, perf_counter
 from uuid import UUID, uuid4
 
+from django.db import transaction
 from django.utils import timezone
 
 from agents.governance.limits import reserves
@@ -55,8 +56,11 @@ class Turn:
         number: int,
         instructions: str,
         tools: Sequence[port.ToolSpec],
-    ) -> port.Reply:
-        """Ask the model and write the step; raises `ModelError`, `Refusal` or `UnpricedModel`."""
+    ) -> tuple[port.Reply, list[Step]]:
+        """Ask the model; return its reply, and the steps of the calls that it asks for.
+
+        Raises `ModelError`, `Refusal` or `UnpricedModel`.
+        """
         orm = runtime().orm
         call_id = uuid4()
         estimate = estimate_tokens(messages, instructions, tools)
@@ -84,10 +88,10 @@ class Turn:
             await asyncio.shield(self._settle(call_id, "cancelled", began, None, code="cancelled"))
             raise
         cost = await self._settle(call_id, "ok", began, reply.usage)
-        await orm(self._written, step, reply, cost)
-        return reply
+        return reply, await orm(self._written, step, reply, cost)
 
-    def _written(self, step: Step, reply: port.Reply, cost: int) -> None:
+    def _written(self, step: Step, reply: port.Reply, cost: int) -> list[Step]:
+        """Write the reply and the intents of its calls at once: neither is there alone."""
         usage = reply.usage or port.Usage(0, 0)
         payload = {
             "text": reply.text,
@@ -96,16 +100,18 @@ class Turn:
             "usage": {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
             "cost_microusd": cost,
         }
-        rows.finish(
-            self.hold,
-            step,
-            Step.State.DONE,
-            payload,
-            turns=1,
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cost_microusd=cost,
-        )
+        with transaction.atomic():
+            rows.finish(
+                self.hold,
+                step,
+                Step.State.DONE,
+                payload,
+                turns=1,
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+                cost_microusd=cost,
+            )
+            return rows.begin_calls(self.hold, step.turn, reply.calls)
 
     def _reserve(self, expected: port.Usage) -> None:
         limits = self.snapshot.limits

@@ -12,7 +12,8 @@ from agents.governance.explaining import explain
 from agents.governance.snapshots import snapshots
 from agents.models import Agent, ModelEndpoint, Session, Step
 from agents.registration import AgentSpec, add_agent
-from agents.sessions.following import follow, report
+from agents.sessions.events import Event, follow
+from agents.sessions.reports import report
 from agents.sessions.requests import start
 from agents.sessions.runner import session_runner
 from agents.sessions.runners import any_alive
@@ -110,9 +111,7 @@ def _run(cli: Cli, options: argparse.Namespace) -> None:
 
 def _watch(cli: Cli, session: Session, timeout_s: float) -> None:
     try:
-        for step in follow(session.pk, timeout_s=timeout_s):
-            if not cli.as_json:
-                _show_step(cli, step)
+        runtime().call(_follow, cli, session, timeout_s=timeout_s)
     except TimeoutError:
         raise Unavailable(
             f"The session {session.pk} is still running after {timeout_s:.0f} s.",
@@ -121,19 +120,27 @@ def _watch(cli: Cli, session: Session, timeout_s: float) -> None:
         ) from None
 
 
-def _show_step(cli: Cli, step: Step) -> None:
+async def _follow(cli: Cli, session: Session) -> None:
+    """Show each event once it is settled, until the session rests."""
+    async for events in follow(session.pk):
+        for event in events:
+            if event.id is not None and not cli.as_json:
+                _show(cli, event)
+
+
+def _show(cli: Cli, event: Event) -> None:
     """Print a finished call or notice; the answer is printed at the end."""
-    payload = step.payload
-    if step.kind == Step.Kind.NOTICE:
-        cli.out.print(f"! {visible(payload['text'])}", style="yellow", markup=False)
-    if step.kind != Step.Kind.CALL:
+    data = event.data
+    if event.kind == Step.Kind.NOTICE:
+        cli.out.print(f"! {visible(data['text'])}", style="yellow", markup=False)
+    if event.kind != Step.Kind.CALL:
         return
-    mark = {"done": ("✓", "green"), "unknown": ("?", "yellow")}.get(step.state, ("✗", "red"))
-    took = f" {payload['duration_ms']} ms" if payload.get("duration_ms") is not None else ""
-    cli.out.print(Text.assemble((mark[0], mark[1]), f" {payload['name']}", (took, "dim")))
-    if payload.get("arguments"):
-        cli.out.print(Padding(JSON.from_data(payload["arguments"]), (0, 4)))
-    text = visible(payload.get("text", ""), SHOWN)
+    mark = {"done": ("✓", "green"), "unknown": ("?", "yellow")}.get(data["state"], ("✗", "red"))
+    took = f" {data['duration_ms']} ms" if data.get("duration_ms") is not None else ""
+    cli.out.print(Text.assemble((mark[0], mark[1]), f" {data['name']}", (took, "dim")))
+    if data.get("arguments"):
+        cli.out.print(Padding(JSON.from_data(data["arguments"]), (0, 4)))
+    text = visible(data.get("text", ""), SHOWN)
     with suppress(ValueError):
         cli.out.print(Padding(JSON(text), (0, 4)))
         return

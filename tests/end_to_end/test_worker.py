@@ -8,7 +8,7 @@ import pytest
 
 from agents.models import Agent, Runner, Session, Step
 from agents.sessions import requests
-from agents.sessions.following import report
+from agents.sessions.reports import report
 from agents.tasks import sweep
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.verify import verify

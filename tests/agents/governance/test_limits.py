@@ -16,7 +16,7 @@ def limit(unit="calls", period="day"):
 
 def test_each_period_has_a_cell_of_its_own():
     keys = [budget_key(ORG, limit(period=p), NOW) for p in ("day", "month", "total")]
-    assert [key.rsplit(":", 1)[1] for key in keys] == ["2026-11-21", "2026-11", "total"]
+    assert [key.rsplit(":", 1)[1] for key in keys] == ["2026-11-21", "2026-11", "all"]
 
 
 def test_only_budgets_of_the_spent_unit_are_reserved():

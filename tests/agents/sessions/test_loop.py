@@ -8,7 +8,7 @@ import pytest
 from agents.llm import port
 from agents.models import Agent, Budget, Session, Step
 from agents.sessions import loop, requests, rows, runners
-from agents.sessions.following import report
+from agents.sessions.reports import report
 from agents.sessions.runner import SessionRunner
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.entries import Admission, Opening, Reserve
@@ -238,7 +238,7 @@ def test_draining_hands_a_running_session_to_the_next_runner(acme, helper, works
     session = requests.start(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
     leaving = SessionRunner()
     runtime().call(leaving.take, session.pk)
-    eventually(lambda: steps(session, Step.Kind.CALL), within=10)
+    eventually(AuditRow.objects.filter(event_type="call").exists, within=10)
     runtime().call(leaving.drain)
     session.refresh_from_db()
     assert session.status == Session.Status.QUEUED

@@ -8,7 +8,7 @@ import pytest
 from agents.models import Budget, ModelEndpoint, Session, Step
 from agents.registration import EndpointSpec, save_endpoint
 from agents.sessions import requests
-from agents.sessions.following import report
+from agents.sessions.reports import report
 from agents.sessions.runner import SessionRunner
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.usage import cells

@@ -1,41 +1,13 @@
-"""Follow a session from outside: wait until it rests, and tell what came of it."""
+"""Reports: what came of a session, for scripts (DESIGN section 4)."""
 
-from collections.abc import Iterator
-from time import monotonic, sleep
 from typing import Any
 from uuid import UUID
 
-from django.db import close_old_connections
-
 from agents.models import Session, Step
-
-POLL_S = 0.25
-RESTING = frozenset(
-    {Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED, Session.Status.WAITING}
-)
-
-
-def follow(session_id: UUID, *, timeout_s: float) -> Iterator[Step]:
-    """Yield each step once it is finished, until the session rests; raises `TimeoutError`."""
-    deadline, seen = monotonic() + timeout_s, 0
-    while True:
-        resting = Session.objects.values_list("status", flat=True).get(pk=session_id) in RESTING
-        steps = Step.objects.filter(session_id=session_id, seq__gt=seen).order_by("seq")
-        for step in steps:
-            if step.state == Step.State.INTENT and not resting:
-                break
-            seen = step.seq
-            yield step
-        if resting:
-            return
-        if monotonic() > deadline:
-            raise TimeoutError
-        close_old_connections()
-        sleep(POLL_S)
 
 
 def report(session_id: UUID) -> dict[str, Any]:
-    """Return status, answer and calls of a session, as scripts read them (DESIGN section 4)."""
+    """Return status, answer and calls of a session."""
     session = Session.objects.get(pk=session_id)
     steps = list(session.steps.order_by("seq"))
     answers = [
