@@ -71,11 +71,18 @@ def plan(principal: Principal, text: str, choices: Choices | None = None) -> tup
 
     Names are resolved to tell private addresses, for up to 5 s each: never call this on the loop.
     """
-    principal.require(Action.MANAGE_SERVERS)
     choices = choices or Choices()
+    entries = parse(text, values=choices.values, taken_over=choices.taken_over)
+    return plan_entries(principal, entries, choices)
+
+
+def plan_entries(
+    principal: Principal, entries: Collection[Entry], choices: Choices
+) -> tuple[Planned, ...]:
+    """Return what would become of entries that were read already."""
+    principal.require(Action.MANAGE_SERVERS)
     pool = Server.objects.for_organization(principal.organization_id).pool()
     taken = list(pool.values_list("name", flat=True))
-    entries = parse(text, values=choices.values, taken_over=choices.taken_over)
     return tuple(_planned(principal, entry, choices, taken) for entry in entries)
 
 

@@ -15,11 +15,13 @@ from bonobot.lib.untrusted import visible
 from bonobot.overrides import PlannedShare, carry_out_overrides, plan_overrides
 from mcp_servers.approval import approve, switch_definition
 from mcp_servers.client_files import CLIENTS, Machine, read_client, read_text
-from mcp_servers.importing import Choices, Planned, plan
+from mcp_servers.importing import Choices, Planned, plan, plan_entries
+from mcp_servers.installed import Installed, installed
 from mcp_servers.models import Server
 from mcp_servers.naming import own_name_matches
 from mcp_servers.portability import parse
 from mcp_servers.portability.overrides import TAKEN_OVER, Wishes, wishes
+from mcp_servers.presets.catalogue import load
 from mcp_servers.registration import add
 
 
@@ -72,6 +74,9 @@ class Import:
 def _import_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", help="JSON or YAML; - reads stdin")
     parser.add_argument("--from", dest="client", choices=CLIENTS, help="a client on this machine")
+    parser.add_argument(
+        "--installed", action="store_true", help="known servers installed on this machine"
+    )
     parser.add_argument("--only", action="append", metavar="NAME", help="only this entry")
     parser.add_argument("--set", action="append", metavar="K=V", help="a value for ${K}")
     parser.add_argument("--allow-private", action="store_true", help="allow private addresses")
@@ -81,6 +86,9 @@ def _import_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _import(cli: Cli, options: argparse.Namespace) -> None:
+    if options.installed and not (options.file or options.client):
+        finish(cli, options, _planned_installed(cli, options))
+        return
     source, text = _read(cli, options)
     # The caller's own environment; placeholders refuse what is Bonobot's in it.
     values = {**os.environ, **pairs(options.set, "--set")}
@@ -102,12 +110,13 @@ def finish(cli: Cli, options: argparse.Namespace, found: Import) -> None:
 
 
 def _read(cli: Cli, options: argparse.Namespace) -> tuple[str, str]:
-    if bool(options.file) == bool(options.client):
+    if bool(options.file) + bool(options.client) + options.installed != 1:
         raise Invalid(
             "Name one source.",
             code="no_source",
             field="FILE",
-            remedy=f"FILE, or - for stdin, or --from with one of: {', '.join(CLIENTS)}.",
+            remedy="FILE, or - for stdin, or --installed, or --from with one of: "
+            f"{', '.join(CLIENTS)}.",
         )
     if options.file == "-":
         return "standard input", sys.stdin.read()
@@ -125,13 +134,7 @@ def _planned(
     cli: Cli, options: argparse.Namespace, source: str, text: str, values: dict[str, str]
 ) -> Import:
     names = {entry.name for entry in parse(text, values=values)}
-    if strangers := sorted(set(options.only or ()) - names):
-        raise Invalid(
-            f"There is no entry {strangers[0]!r} in it.",
-            code="unknown_entry",
-            field="--only",
-            remedy=f"Its entries: {', '.join(sorted(names))}.",
-        )
+    _refuse_strangers(options, names)
     choices = Choices(
         values=values,
         allow_private=names if options.allow_private else (),
@@ -143,6 +146,37 @@ def _planned(
     coming = {one.entry.name for one in planned if one.ready}
     shares = plan_overrides(cli.principal, said.overrides, coming)
     return Import(source=source, planned=planned, wishes=said, shares=shares)
+
+
+def _refuse_strangers(options: argparse.Namespace, names: set[str]) -> None:
+    if strangers := sorted(set(options.only or ()) - names):
+        raise Invalid(
+            f"There is no entry {strangers[0]!r} in it.",
+            code="unknown_entry",
+            field="--only",
+            remedy=f"Its entries: {', '.join(sorted(names))}.",
+        )
+
+
+def _planned_installed(cli: Cli, options: argparse.Namespace) -> Import:
+    """Plan the known servers that are installed here, but for those that the pool has already."""
+    given = pairs(options.set, "--set")
+    pool = Server.objects.for_organization(cli.principal.organization_id).pool()
+    here = set(pool.values_list("slug", flat=True))
+    entries = [
+        found.entry(_secrets(found) | given)
+        for found in installed(load())
+        if found.preset.slug not in here
+    ]
+    _refuse_strangers(options, {entry.name for entry in entries})
+    planned = plan_entries(cli.principal, entries, Choices(chosen=options.only))
+    return Import(source="this machine", planned=planned)
+
+
+def _secrets(found: Installed) -> dict[str, str]:
+    """Return a preset's secrets from the caller's environment; other names may mean anything."""
+    names = (p["name"] for p in found.preset.parameters if p.get("secret"))
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def _agreed(cli: Cli, options: argparse.Namespace, found: Import) -> bool:
@@ -197,7 +231,9 @@ def _show(cli: Cli, found: Import) -> None:
         (one.as_dict()["action"], one.entry.name, one.entry.transport_type, _where(one))
         for one in found.planned
     ]
-    cli.out.print(table("", "NAME", "TRANSPORT", "WHERE", rows=rows, empty="No servers."))
+    cli.out.print(
+        table("", "NAME", "TRANSPORT", "WHERE", rows=rows, empty="There is nothing to add.")
+    )
     for share in found.shares:
         tools = ", ".join(share.share.allowed) or "all tools"
         without = f" but {', '.join(share.share.denied)}" if share.share.denied else ""
@@ -260,6 +296,7 @@ VERBS = (
             "mcp import --from claude-desktop --dry-run",
             "mcp import servers.yaml --set API_TOKEN='${MY_TOKEN}'",
             "mcp import - --yes --approve < mcp.json",
+            "mcp import --installed --only git --set REPOSITORY=/srv/repository",
         ),
     ),
 )

@@ -223,3 +223,19 @@ def test_a_file_that_is_not_there_and_no_file_at_all(bonobot, tmp_path):
     ran = bonobot("mcp", "import", str(tmp_path / "nothing.json"), "--json")
     assert ran.error["code"] == "unreadable_file"
     assert bonobot("mcp", "import", "--json").error["code"] == "no_source"
+
+
+def test_installed_servers_that_are_known_are_found_and_added(bonobot, acme):
+    ran = bonobot("mcp", "import", "--installed", "--only", "time", "--approve", "--json")
+    assert ran.status == 0, ran.out + ran.err
+    assert ran.json["source"] == "this machine"
+    told = {entry["name"]: entry for entry in ran.json["entries"]}
+    assert told["time"]["discovery"]["status"] == "connected"
+    assert told["git"]["problems"][0]["field"] == "REPOSITORY"
+    again = bonobot("mcp", "import", "--installed", "--dry-run", "--json").json
+    assert "time" not in {entry["name"] for entry in again["entries"]}
+
+
+def test_only_one_source_is_read(bonobot, write):
+    ran = bonobot("mcp", "import", write({"one": WORKING}), "--installed", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "no_source")
