@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.conf import settings
 
@@ -86,6 +87,8 @@ def check(
     if auth_type == Server.Auth.OAUTH2:
         _signs_in_over_http(transport)
         sign_in.check_urls(auth_config, allow_private=spec.allow_private)
+    if old is not None and _moved(old, config):
+        _refuse_kept(secrets | credentials)
     return Checked(
         columns={
             "name": name,
@@ -100,6 +103,25 @@ def check(
         },
         secrets=secrets | credentials,
     )
+
+
+def _moved(old: Server, config: Mapping[str, Any]) -> bool:
+    """Tell whether the server would be reached at another origin than before."""
+    before, now = (urlsplit(str(one.get("url", ""))) for one in (old.endpoint_config, config))
+    return (before.scheme, before.netloc) != (now.scheme, now.netloc)
+
+
+def _refuse_kept(secrets: Mapping[SecretKey, str | None]) -> None:
+    """Refuse to send a stored value to a host that it was not entered for."""
+    for (place, name), value in secrets.items():
+        if value is None:
+            members = {Secret.Placement.HEADER: "endpoint_config.headers."}
+            raise Invalid(
+                f"The stored value of `{name}` was entered for another address.",
+                code="credential_needed",
+                field=f"{members.get(Secret.Placement(place), 'auth_config.')}{name}",
+                remedy="Enter it again for the new address, or leave it out.",
+            )
 
 
 def shown_endpoint(server: Server) -> dict[str, Any]:

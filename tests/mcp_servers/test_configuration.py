@@ -210,6 +210,32 @@ def test_what_is_no_longer_named_is_forgotten(boss):
     assert not server.secrets.exists()
 
 
+@pytest.mark.parametrize(
+    ("headers", "auth", "field"),
+    [
+        ({"X-Key": "********"}, {"type": "none"}, "endpoint_config.headers.X-Key"),
+        ({}, None, "auth_config.token"),
+    ],
+)
+def test_a_stored_value_is_never_sent_to_another_host(boss, headers, auth, field):
+    stored = spec(
+        endpoint_config={**HTTP, "headers": {"X-Key": "s3cret"}},
+        auth_config={"type": "bearer_token", "token": "t0ken"},
+    )
+    server = add(boss, stored)
+    moved = {"url": "https://elsewhere.example.net/mcp", "headers": headers}
+    with pytest.raises(Problem) as caught:
+        alter(boss, server, spec(endpoint_config=moved, auth_config=auth))
+    assert (caught.value.code, caught.value.field) == ("credential_needed", field)
+    assert Server.objects.get().endpoint_config == HTTP
+
+
+def test_another_path_of_the_same_host_keeps_what_is_stored(boss):
+    server = add(boss, spec(auth_config={"type": "bearer_token", "token": "t0ken"}))
+    alter(boss, server, spec(endpoint_config={"url": "https://mcp.example.com/other"}))
+    assert server.secrets.get().value.open() == "t0ken"
+
+
 def test_another_address_is_asked_for_its_era_anew(boss):
     server = add(boss, spec())
     Server.objects.filter(pk=server.pk).update(era="modern", discovery={"a": 1})
