@@ -1,0 +1,30 @@
+"""`bonobot completion`: complete commands, verbs and options in a shell."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management import get_commands, load_command_class
+from django.core.management.base import BaseCommand
+
+from bonobot.cli.completion import SHELLS, levels, script
+
+PROGRAM = "bonobot"
+
+
+class Command(BaseCommand):
+    help = "Print the completion script of a shell."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the shell."""
+        parser.add_argument("shell", choices=SHELLS)
+
+    def handle(self, **options: Any) -> None:
+        """Write the script, made from the parsers of Bonobot's own commands."""
+        commands = []
+        for name, app in sorted(get_commands().items()):
+            if app == PROGRAM:
+                command = load_command_class(app, name)
+                parser = command.create_parser(PROGRAM, name)
+                commands.append((name, str(command.help), parser))
+        self.stdout.write(script(options["shell"], PROGRAM, levels(commands)), ending="")
