@@ -32,7 +32,7 @@ class AgentAdmin(PagedAdmin):
     needs_to_change = Action.MANAGE_AGENTS
     list_display = (
         "agent",
-        "model",
+        "thinks_with",
         "server_count",
         "sessions_now",
         "last_session",
@@ -75,7 +75,7 @@ class AgentAdmin(PagedAdmin):
         return visible(agent.name), visible(agent.description or agent.slug, 100)
 
     @display(description=_("model"), ordering="model_endpoint__name")
-    def model(self, agent: Agent) -> str:
+    def thinks_with(self, agent: Agent) -> str:
         """Return the model that it thinks with."""
         return agent.model_endpoint.name
 

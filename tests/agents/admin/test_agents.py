@@ -3,8 +3,11 @@
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from agents.budgets import BudgetLine, set_budgets
+from agents.governance.limits import budget_key
+from agents.governance.snapshots import Limit
 from agents.models import Agent, Budget
 from bonobot.ledger.models import AuditRow, BudgetCell
 from bonobot.tenancy.models import Organization
@@ -104,7 +107,8 @@ def test_an_odd_limit_changes_nothing(helper: Agent, seat: desk.Desk) -> None:
 def test_the_use_of_a_budget_is_shown(acme: Organization, helper: Agent, seat: desk.Desk) -> None:
     boss = casting.administrator(acme)
     set_budgets(boss, helper, [BudgetLine("tokens", "total", 1_000)])
-    key = f"budget:{acme.pk}:agent:{helper.pk}:tokens:total:total"
+    limit = Limit("agent", str(helper.pk), "tokens", "total", 1_000)
+    key = budget_key(acme.pk, limit, timezone.now())
     BudgetCell.objects.create(key=key, organization_id=acme.pk, spent=250, reserved=50)
     page = desk.words(seat.get("agents_agent_configuration", helper.pk))
     assert "250 of 1,000 spent" in page
@@ -143,3 +147,7 @@ def test_others_may_not_change_an_agent(acme: Organization, helper: Agent, role:
     other.client.post(desk.url("agents_agent_switch", helper.pk), {"enabled": "0"})
     helper.refresh_from_db()
     assert (helper.name, helper.enabled) == ("Helper", True)
+
+
+def test_the_list_names_the_model_that_each_thinks_with(helper: Agent, seat: desk.Desk) -> None:
+    assert "Helper helper Offline" in desk.words(seat.get("agents_agent_changelist"))
