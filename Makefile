@@ -32,12 +32,12 @@ set -e; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; export BONOBOT_VA
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint fmt bench lock clean
+.PHONY: help install run test lint fmt bench conformance lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
 	@printf 'Bonobot\n\n'
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@printf '\nVariables: PORT=%s HOST=%s BONOBOT_VAR=var PYTHON=python3.12 ARGS="..."\n' '$(PORT)' '$(HOST)'
 
 install: $(INSTALLED) ## Build or refresh .venv from requirements.lock
@@ -70,6 +70,9 @@ fmt: $(INSTALLED) ## Format, sort imports and apply the safe fixes
 
 bench: $(INSTALLED) ## Measure what the documentation promises
 	@"$(PY)" -m pytest tests/benchmarks/bench_*.py -q -s $(ARGS)
+
+conformance: $(INSTALLED) ## Run the official MCP conformance suite against the client role
+	@TEST_REQUIRES=npm "$(PY)" -m pytest tests/conformance $(ARGS)
 
 lock: ## Write requirements.lock from pyproject.toml (needs uv)
 	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --all-extras --group dev \

@@ -109,10 +109,13 @@ class Channel:
             raise unreachable(self._endpoint, "it broke off before it had answered", sent=True)
         return answer
 
-    async def listen(self, headers: Mapping[str, str], on_message: OnMessage) -> None:
+    async def listen(
+        self, headers: Mapping[str, str], on_message: OnMessage, answered: asyncio.Event
+    ) -> None:
         """Hand on what the server says outside of any answer, until it refuses to.
 
-        A stream that ends is taken up again, ever later while nothing comes.
+        `answered` is set once the first stream is open, or refused. A stream that ends is taken
+        up again, ever later while nothing comes.
         """
         heard = _Heard(Request("listen"), NOBODY, on_message, resumable=True)
         pause_s = heard.retry_s
@@ -121,8 +124,10 @@ class Channel:
             again = {**headers, "Last-Event-ID": last_id} if last_id else headers
             try:
                 async with self._sent(heard.request, "GET", again) as response:
+                    answered.set()
                     await self._answer_in_events(response, heard)
             except UpstreamError as error:
+                answered.set()
                 if error.http_status is not None:
                     return
             pause_s = heard.retry_s if heard.last_id != last_id else min(2 * pause_s, LATEST_S)

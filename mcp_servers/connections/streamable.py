@@ -41,6 +41,7 @@ from mcp_servers.connections.wire import (
 )
 
 PARTING_S = 2.0
+LISTENING_S = 1.0
 SESSION_ID = "Mcp-Session-Id"
 
 
@@ -82,8 +83,7 @@ class Session:
             self._headers[SESSION_ID] = number
         await self._channel.tell(notification("notifications/initialized"), self._headers)
         if self._host.capabilities():  # then what the server asks may come on a stream of its own
-            listening = self._channel.listen(self._headers, self._heard(request, message["id"]))
-            self._listener = self._crew.spawn(listening, name=f"listen {self._endpoint.name}")
+            await self._listen(self._heard(request, message["id"]))
         self.greeting = greeting
         return greeting
 
@@ -128,6 +128,20 @@ class Session:
         self.leave()
         if SESSION_ID in self._headers:
             await _politely(self._channel.delete(self._headers))
+
+    async def _listen(self, heard: OnMessage) -> None:
+        """Start to listen, and wait a little: servers drop what they ask before somebody does."""
+        answered = asyncio.Event()
+        listening = self._channel.listen(self._headers, heard, answered)
+        self._listener = self._crew.spawn(listening, name=f"listen {self._endpoint.name}")
+        try:
+            async with asyncio.timeout(LISTENING_S):
+                await answered.wait()
+        except TimeoutError:
+            return  # this server sends no headers before its first event
+        except asyncio.CancelledError:
+            self.leave()
+            raise
 
     def _heard(self, request: Request, number: int) -> OnMessage:
         async def heard(message: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mcp_servers.connections import streamable
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.host import Host
 from mcp_servers.connections.pool import Connections
@@ -271,6 +272,31 @@ async def test_listening_ends_with_its_session(connections: Connections):
 
     async with RawHttp(respond).listening() as server:
         await call(connections, http(server.url, era="handshake"), "x", host=Asker())
-        await until(lambda: "GET" in server.methods())
+        assert server.methods()[-2:] == ["GET", "tools/call"]
         await connections.release(HOLDER)
         await until(lambda: server.gone)
+
+
+async def test_a_stream_that_does_not_open_is_not_waited_for_long(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(streamable, "LISTENING_S", 0.1)
+
+    async def mute(asked: Asked) -> Events:
+        await asyncio.Event().wait()
+        yield b""
+
+    era = HandshakeHttp(raw_http.text)
+
+    def respond(asked: Asked) -> Any:
+        return mute(asked) if asked.verb == "GET" else era(asked)
+
+    async with RawHttp(respond).listening() as server:
+        endpoint = http(server.url, era="handshake")
+        assert text_of(await call(connections, endpoint, "x", host=Asker())) == "ok"
+        monkeypatch.setattr(streamable, "LISTENING_S", 60)
+        error = await failure(
+            call(connections, endpoint, "x", host=Asker(), holder="session:b", timeout_s=0.3)
+        )
+        assert error.sent is False
+        await until(lambda: server.gone == 1)
