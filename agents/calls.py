@@ -29,6 +29,7 @@ from bonobot.ledger.heads import generation
 from bonobot.ledger.refusals import Refusal, StaleSnapshot
 from bonobot.ledger.writer import writer
 from bonobot.lib.canonical import canonical, digest
+from bonobot.lib.logs import bound
 from bonobot.lib.masking import mask
 from bonobot.lib.problems import NotFound, Problem
 from bonobot.lib.runtime import runtime
@@ -120,7 +121,8 @@ async def call(request: Request) -> Outcome:
     Raises `Refused`, `InvalidArguments`, `NotFound` (unknown tool) or the ledger's `Refusal`, each
     after it was written to the audit; an upstream's failure is an outcome, not an exception.
     """
-    return await _settled(request, await _admitted(request))
+    with bound(call=str(request.call_id)):
+        return await _settled(request, await _admitted(request))
 
 
 async def release(holder: str) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any
 
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models
 from django.utils.text import slugify
@@ -54,6 +55,10 @@ def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
     """Make an agent with the policy mode `none`; raises `Conflict` (`name_taken`), `Invalid`."""
     principal.require(Action.MANAGE_AGENTS)
     agent = Agent(organization_id=principal.organization_id)
+    agent.max_turns = settings.BONOBOT_TURNS_PER_MESSAGE
+    agent.max_calls = settings.BONOBOT_CALLS_PER_MESSAGE
+    agent.max_run_s = settings.BONOBOT_RUN_S
+    agent.calls_per_minute = settings.BONOBOT_CALLS_PER_MINUTE
     _put(agent, spec)
     agent.slug = agent.slug or slugify(spec.name)[:64]
     if agent.model_endpoint_id is None:

@@ -43,6 +43,7 @@ def endpoint_of(server: Server) -> Endpoint:
         "start_s": settings.BONOBOT_START_S,
         "max_line": settings.BONOBOT_MAX_LINE,
         "max_body": settings.BONOBOT_MAX_BODY,
+        "max_definitions": settings.BONOBOT_MAX_DEFINITIONS,
     }
     if server.auth_type == Server.Auth.OAUTH2:
         return OAuthEndpoint(**common, account=account_of(server, credentials))

@@ -11,6 +11,7 @@ from django.db import Error as DatabaseFault
 from agents.llm import port
 from agents.sessions import loop, rows, runners
 from agents.sessions.runners import Hold
+from bonobot.lib.logs import bound
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
 
@@ -77,7 +78,8 @@ class SessionRunner:
     async def _outcome(self, hold: Hold) -> None:
         """Run a session; a fault of ours ends it with a code instead of leaving it hanging."""
         try:
-            await loop.run(hold)
+            with bound(session=str(hold.session_id)):
+                await loop.run(hold)
         except Exception:
             # This is where a task of the worker ends up: nobody above could tell the person.
             logger.exception("session %s ended by a fault", hold.session_id)

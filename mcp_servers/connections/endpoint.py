@@ -45,6 +45,7 @@ class Endpoint:
     start_s: float = 10
     max_line: int = MIB
     max_body: int = 4 * MIB
+    max_definitions: int = 1000
 
     def __repr__(self) -> str:
         return f"Endpoint({self.name!r}, {self.transport}, server_id={str(self.server_id)!r})"

@@ -14,6 +14,8 @@ from typing import Any
 from uuid import UUID, uuid4
 from weakref import WeakKeyDictionary
 
+from django.conf import settings
+
 from bonobot.lib.runtime import Runtime, runtime
 from mcp_servers.connections.crew import Crew
 from mcp_servers.connections.endpoint import Endpoint
@@ -234,6 +236,8 @@ def connections() -> Connections:
     with _lock:
         own = runtime()
         if (made := _by_runtime.get(own)) is None:
-            made = _by_runtime[own] = Connections()
+            made = _by_runtime[own] = Connections(
+                children=settings.BONOBOT_STDIO_CHILDREN, idle_s=settings.BONOBOT_STDIO_IDLE_S
+            )
             own.on_close(made.close)
         return made

@@ -17,7 +17,6 @@ from mcp_servers.connections.wire import Request
 
 Kind = Literal["tool", "resource", "resource_template", "prompt", "instructions"]
 
-MAX_ITEMS = 1000
 MAX_PAGES = 100
 MAX_CURSOR = 4096
 MAX_ITEM = 64 * 1024
@@ -97,11 +96,14 @@ async def read_all(endpoint: Endpoint, greeting: Greeting, ask: Ask, latency_ms:
     for listing in LISTINGS:
         if isinstance(greeting.capabilities.get(listing.capability), dict):
             await _read(endpoint, listing, ask, reading)
+        else:
+            # What isn't declared is known to the end: there is none of it.
+            reading.complete.add(listing.kind)
     if reading.failures and not reading.items:
         raise reading.failures[0]
     if greeting.instructions:
         _keep(endpoint, "instructions", "instructions", {"text": greeting.instructions}, reading)
-        reading.complete.add("instructions")
+    reading.complete.add("instructions")
     return Survey(
         era=greeting.era,
         protocol_version=greeting.protocol_version,
@@ -160,8 +162,8 @@ def _take(endpoint: Endpoint, listing: _Listing, page: Any, reading: _Reading) -
     if not isinstance(page, list):
         return f"`{listing.member}` is not a list"
     for payload in page:
-        if len(reading.items) >= MAX_ITEMS:
-            return f"more than {MAX_ITEMS} definitions"
+        if len(reading.items) >= endpoint.max_definitions:
+            return f"more than {endpoint.max_definitions} definitions"
         if reading.size > MAX_TOTAL:
             return f"more than {MAX_TOTAL // 2**20} MiB of definitions"
         found = payload.get(listing.identity) if isinstance(payload, dict) else None

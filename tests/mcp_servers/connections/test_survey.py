@@ -7,7 +7,7 @@ import pytest
 
 from mcp_servers.connections.errors import UpstreamError
 from mcp_servers.connections.pool import Connections
-from mcp_servers.connections.survey import MAX_ITEMS, Survey
+from mcp_servers.connections.survey import Survey
 from tests.mcp_servers.connections.asking import http, scripted
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp
@@ -102,7 +102,7 @@ async def test_only_what_is_declared_is_listed(connections: Connections):
         survey = await connections.survey(http(server.url))
         assert server.methods() == ["server/discover", "tools/list"]
     assert survey.items == ()
-    assert survey.complete == {"tool"}
+    assert survey.complete == {"tool", "resource", "resource_template", "prompt", "instructions"}
 
 
 async def test_pages_are_followed_to_the_end(connections: Connections):
@@ -116,7 +116,7 @@ async def test_pages_are_followed_to_the_end(connections: Connections):
     [
         ("endless", 100, "more than 100 pages"),
         ("repeated", 2, "cursor was there before"),
-        ("huge", MAX_ITEMS, "more than 1000 definitions"),
+        ("huge", 1000, "more than 1000 definitions"),
         ("heavy", None, "more than 8 MiB"),
         ("odd_cursor", 1, "cursor is not a short text"),
         ("not_a_list", 0, "not a list"),
@@ -151,7 +151,7 @@ async def test_a_listing_that_fails_hides_no_other(connections: Connections):
     async with failing("prompts/list", "resources/list").listening() as server:
         survey = await connections.survey(http(server.url))
     assert names(survey) == ["a"]
-    assert survey.complete == {"tool"}
+    assert survey.complete == {"tool", "instructions"}
     assert [notice.partition("`: ")[0] for notice in survey.notices] == [
         "`resources/list` failed: `a server",
         "`prompts/list` failed: `a server",
