@@ -8,6 +8,7 @@ from rest_framework import serializers
 from bonobot.tenancy.api.shapes import Shape
 from mcp_servers.configuration import HTTP_NAMES, ServerSpec, shown_auth, shown_endpoint
 from mcp_servers.models import Definition, Server
+from mcp_servers.oauth.accounts import GRANTS, PER
 
 STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 ENDPOINT_CONFIG = {
@@ -33,7 +34,21 @@ AUTH_CONFIG = {
         "key": {"type": "string", "writeOnly": True},
         "client_id": {"type": "string"},
         "client_secret": {"type": "string", "writeOnly": True},
-        "scopes": {"type": "string"},
+        "private_key": {
+            "description": "PEM, instead of a client secret.",
+            "type": "string",
+            "writeOnly": True,
+        },
+        "key_id": {"type": "string"},
+        "scopes": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
+        "grant": {"type": "string", "enum": list(GRANTS), "default": GRANTS[0]},
+        "per": {
+            "description": "Who signs in with `authorization_code`.",
+            "type": "string",
+            "enum": list(PER),
+            "default": PER[0],
+        },
+        "issuer": {"description": "The authorization server, if any.", "type": "string"},
         "token_url": {"type": "string"},
         "configured": {"type": "boolean", "readOnly": True},
     },

@@ -92,4 +92,9 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('server', 'subject'), name='grant_once_per_subject')],
             },
         ),
+        migrations.AlterField(
+            model_name='server',
+            name='auth_type',
+            field=models.CharField(choices=[('none', 'none'), ('bearer_token', 'bearer token'), ('api_key', 'API key in a header'), ('oauth2', 'OAuth 2')], default='none', max_length=16, verbose_name='sign-in'),
+        ),
     ]

@@ -52,7 +52,7 @@ class Server(GovernedModel):
         NONE = "none", _("none")
         BEARER = "bearer_token", _("bearer token")
         API_KEY = "api_key", _("API key in a header")
-        OAUTH2 = "oauth2", _("OAuth 2 client credentials")
+        OAUTH2 = "oauth2", _("OAuth 2")
 
     class Approval(models.TextChoices):
         """When a new definition may be called (DESIGN section 6)."""

@@ -8,9 +8,10 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import timedelta
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -27,11 +28,14 @@ from mcp_servers.endpoints import endpoint_of
 from mcp_servers.models import OAuthGrant, OAuthLogin, Server
 from mcp_servers.oauth import clients, grants
 from mcp_servers.oauth.accounts import Account, joined, scopes_of
-from mcp_servers.oauth.faults import OAuthProblem
+from mcp_servers.oauth.faults import OAuthProblem, Transient
 from mcp_servers.oauth.metadata import Authority, discover
 from mcp_servers.oauth.signing import OAuthEndpoint
 from mcp_servers.oauth.tokens import Tokens, ask_for_tokens
 
+T = TypeVar("T")
+LONGEST_WAIT_S = 60.0
+KEPT = timedelta(days=1)
 AGAIN = "Start the sign-in again."
 SHOWN = 200
 
@@ -89,7 +93,8 @@ def begin(principal: Principal, server: Server, *, user_id: UUID, session: str) 
     """
     account = account_for(principal, server)
     pinned = grants.pinned_issuer(account) if account.client_id else ""
-    authority, client_id = runtime().call(_prepared, account, pinned, timeout_s=60)
+    authority, client_id = _waited(_prepared, account, pinned)
+    _forget_old(server)
     grant = grants.grant_of(account)
     state, verifier = secrets.token_urlsafe(32), secrets.token_urlsafe(64)
     scope = _scope(account, authority, grant)
@@ -147,7 +152,7 @@ def finish(
         "redirect_uri": login.redirect_uri,
         "code_verifier": login.verifier.open(),
     }
-    tokens = runtime().call(_exchanged, account, authority, login.client_id, form, timeout_s=60)
+    tokens = _waited(_exchanged, account, authority, login.client_id, form)
     _keep(principal, server, account, login, tokens)
     return server
 
@@ -157,6 +162,21 @@ def forget(principal: Principal, server: Server) -> None:
     account = account_for(principal, server)
     with change(**_what(principal, server, "oauth_disconnected", account)):
         OAuthGrant.objects.filter(server=server, subject=_subject(account)).delete()
+
+
+def _waited(fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
+    try:
+        return runtime().call(fn, *args, timeout_s=LONGEST_WAIT_S)
+    except TimeoutError:
+        raise Transient(
+            "The authorization server did not answer in time.", remedy="Try again later."
+        ) from None
+
+
+def _forget_old(server: Server) -> None:
+    """Delete logins that nobody will finish any more."""
+    old = timezone.now() - KEPT
+    OAuthLogin.objects.filter(organization_id=server.organization_id, expires_at__lt=old).delete()
 
 
 async def _prepared(account: Account, pinned: str) -> tuple[Authority, str]:

@@ -22,6 +22,8 @@ from mcp_servers.oauth.accounts import Account
 from mcp_servers.oauth.faults import Transient
 from mcp_servers.oauth.grants import Held
 
+TOKENS_KEPT = 4  # of one account, to take them out of what the server says
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class OAuthEndpoint(Endpoint):
@@ -32,18 +34,25 @@ class OAuthEndpoint(Endpoint):
     @cached_property
     def fingerprint(self) -> str:
         """Tell configurations and subjects apart."""
-        text = f"{super().fingerprint}:{self.account.binding}:{self.account.subject}"
+        # Not by `super()`, which would keep the bare one under the same name for a moment.
+        bare = Endpoint.fingerprint.func(self)
+        text = f"{bare}:{self.account.binding}:{self.account.subject}"
         return hashlib.sha256(text.encode()).hexdigest()
 
+    @property
+    def secrets(self) -> tuple[str, ...]:  # not kept: tokens come and go
+        """Return every opened value: what is never sent to this server, and the token that was."""
+        return (*Endpoint.secrets.func(self), *self.account.secrets, *self.signer.sent)
+
     @cached_property
-    def secrets(self) -> tuple[str, ...]:
-        """Return every opened value, those that never leave for this server too."""
-        return (*super().secrets, *self.account.secrets)
+    def signer(self) -> "Signer":
+        """Return what signs this endpoint's requests."""
+        return Signer(self.account)
 
     @property
     def auth(self) -> httpx2.Auth:
         """Return what signs each request."""
-        return Signer(self.account)
+        return self.signer
 
 
 class Signer(httpx2.Auth):
@@ -51,6 +60,7 @@ class Signer(httpx2.Auth):
 
     def __init__(self, account: Account) -> None:
         self._account = account
+        self.sent: tuple[str, ...] = ()
 
     async def async_auth_flow(
         self, request: httpx2.Request
@@ -59,7 +69,7 @@ class Signer(httpx2.Auth):
         account = self._account
         try:
             held = await keeper.bearer(account)
-            _sign(request, held)
+            self._sign(request, held)
             response = yield request
             challenge = challenges.read(response.headers.get("www-authenticate", ""))
             if response.status_code == 401:
@@ -68,10 +78,15 @@ class Signer(httpx2.Auth):
                 held = await keeper.stepped_up(account, held, challenge)
             else:
                 return
-            _sign(request, held)
+            self._sign(request, held)
         except Problem as problem:
             raise _upstream(account, problem) from problem
         yield request
+
+    def _sign(self, request: httpx2.Request, held: Held) -> None:
+        request.headers["Authorization"] = f"Bearer {held.token}"
+        if held.token not in self.sent:
+            self.sent = (*self.sent, held.token)[-TOKENS_KEPT:]
 
 
 def by_person(endpoint: Endpoint) -> bool:
@@ -92,10 +107,6 @@ def for_person(endpoint: Endpoint, person: UUID | None) -> Endpoint:
             remedy="Ask as a person, or let the organization sign in to this server.",
         )
     return replace(endpoint, account=replace(endpoint.account, subject=person))
-
-
-def _sign(request: httpx2.Request, held: Held) -> None:
-    request.headers["Authorization"] = f"Bearer {held.token}"
 
 
 def _upstream(account: Account, problem: Problem) -> UpstreamError:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from mcp_servers.secret_values import SecretValue
 
 AUTH_TYPES = ("none", "bearer_token", "api_key", "oauth2")
-OAUTH_PUBLIC = frozenset(("client_id", "scopes", "token_url"))
+OAUTH_PUBLIC = frozenset(("client_id", "scopes", "token_url", "grant", "per", "issuer", "key_id"))
+OAUTH_SEALED = ("client_secret", "private_key")
 DEFAULT_KEY_HEADER = "X-API-Key"
 
 _BEARER = re.compile(r"(?i)\s*bearer\s+(\S.*)", re.DOTALL)
@@ -75,7 +76,17 @@ def from_members(kind: str, members: dict[str, str], fill: Fill, where: str) -> 
         key = fill(members.get("key", ""), f"{where}.key")
         return SignIn(kind, {"header": header}, _sealed("key", key))
     if kind == "oauth2":
-        secret = fill(members.get("client_secret", ""), f"{where}.client_secret")
-        public = {name: text for name, text in members.items() if name in OAUTH_PUBLIC}
-        return SignIn(kind, public, _sealed("client_secret", secret))
+        return _oauth(members, fill, where)
     return SignIn()
+
+
+def _oauth(members: dict[str, str], fill: Fill, where: str) -> SignIn:
+    """Return an OAuth sign-in: a secret is asked for only where neither a key nor a login is."""
+    public = {name: text for name, text in members.items() if name in OAUTH_PUBLIC}
+    given = [name for name in OAUTH_SEALED if members.get(name)]
+    if not given and members.get("grant") != "authorization_code":
+        given = ["client_secret"]
+    filled = ((name, fill(members.get(name, ""), f"{where}.{name}")) for name in given)
+    return SignIn(
+        "oauth2", public, tuple(one for name, text in filled for one in _sealed(name, text))
+    )

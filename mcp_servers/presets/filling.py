@@ -18,7 +18,7 @@ from mcp_servers.secret_values import MEMBERS, Placement, SecretValue
 
 LONGEST_VALUE = 4096
 _PLACEMENTS: dict[str, Placement] = {member: placement for placement, member in MEMBERS.items()}
-_SEALED = frozenset(("token", "key", "client_secret"))
+_SEALED = frozenset(("token", "key", "client_secret", "private_key"))
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 

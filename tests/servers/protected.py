@@ -42,6 +42,7 @@ class Settings:
     client_documents: bool = False
     registration: bool = True
     needed_scope: str = ""
+    echo: bool = False
     scopes_supported: list[str] = field(default_factory=list)
     refuse_grants: str = ""
     resource_metadata: str = ""
@@ -160,6 +161,9 @@ async def mcp(request: Request) -> Response:
         challenge = f'Bearer error="insufficient_scope", scope="{needed}"'
         return Response(status_code=403, headers={"WWW-Authenticate": challenge})
     message = await request.json()
+    if settings.echo:
+        error = {"code": -32603, "message": f"bad token {bearer}", "data": bearer}
+        return JSONResponse({"jsonrpc": "2.0", "id": message.get("id"), "error": error})
     return JSONResponse(
         {"jsonrpc": "2.0", "id": message.get("id"), "result": _result(message, bearer)}
     )

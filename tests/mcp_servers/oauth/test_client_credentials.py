@@ -3,6 +3,7 @@
 import hashlib
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -16,7 +17,8 @@ from bonobot.lib.runtime import runtime
 from mcp_servers.configuration import ServerSpec, shown_auth
 from mcp_servers.discovery import discover
 from mcp_servers.endpoints import endpoint_of
-from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.models import Check, OAuthGrant, Server
+from mcp_servers.oauth.asking import asking
 from mcp_servers.registration import alter
 from tests.mcp_servers.oauth.conftest import CREDENTIALS, ask
 from tests.servers.protected import CLIENT_ID, CLIENT_SECRET
@@ -223,6 +225,37 @@ def test_nothing_secret_reaches_a_log_or_a_row(register, protected, caplog, boss
     said += repr(OAuthGrant.objects.values()) + repr(endpoint_text(server))
     for secret in (CLIENT_SECRET, grant.access_token.open()):
         assert secret not in said
+
+
+def test_a_server_that_repeats_our_token_is_quoted_without_it(register, protected, boss):
+    server = register()
+    protected.set(echo=True)
+    assert "********" in str(problem_of(server))
+    with pytest.raises(Problem):
+        runtime().call(discover, server.pk, actor=boss.actor)
+    said = repr(Server.objects.values().get()) + repr(Check.objects.values())
+    assert OAuthGrant.objects.get().access_token.open() not in said
+
+
+@pytest.mark.parametrize(
+    ("allow_private", "url", "code"),
+    [
+        (False, "http://as.example.com/token", "oauth_insecure"),
+        (False, "https://127.0.0.1/token", "private_address"),
+        (False, "ftp://as.example.com/token", "bad_url"),
+        (True, "http://169.254.169.254/token", "egress_denied"),
+    ],
+)
+def test_credentials_travel_over_https_to_public_addresses(register, allow_private, url, code):
+    account = replace(endpoint_of(register()).account, allow_private=allow_private)
+
+    async def ask_there() -> None:
+        async with asking(account) as asker:
+            await asker.post(url, "token endpoint", form={})
+
+    with pytest.raises(Problem) as caught:
+        runtime().call(ask_there)
+    assert caught.value.code == code
 
 
 def endpoint_text(server) -> str:

@@ -7,6 +7,7 @@ import pytest
 from bonobot.lib.problems import Problem
 from mcp_servers.configuration import ServerSpec, shown_auth
 from mcp_servers.models import Secret
+from mcp_servers.portability import parse
 from mcp_servers.registration import add, alter
 from tests.agents import casting
 
@@ -93,3 +94,18 @@ def test_a_login_needs_no_secret_and_counts_as_configured(boss):
     server = add(boss, spec({"type": "oauth2", "grant": "authorization_code", "per": "user"}))
     assert shown_auth(server)["configured"] is True
     assert not Secret.objects.exists()
+
+
+def test_a_login_can_be_imported_and_asks_for_no_secret():
+    auth = {"type": "oauth2", "grant": "authorization_code", "per": "user", "scopes": ["a", "b"]}
+    text = json.dumps({"mcpServers": {"docs": {"url": "https://x.example/mcp", "auth": auth}}})
+    (entry,) = parse(text)
+    assert not entry.problems
+    assert entry.auth_config == {"grant": "authorization_code", "per": "user", "scopes": "a b"}
+
+
+def test_imported_credentials_without_a_secret_ask_for_one():
+    auth = {"type": "oauth2", "client_id": "me"}
+    text = json.dumps({"mcpServers": {"docs": {"url": "https://x.example/mcp", "auth": auth}}})
+    (entry,) = parse(text)
+    assert [one.field for one in entry.problems] == ["auth.client_secret"]
