@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 from uuid import UUID
 
 import httpx2
@@ -35,14 +36,14 @@ class OAuthEndpoint(Endpoint):
     def fingerprint(self) -> str:
         """Tell configurations and subjects apart."""
         # Not by `super()`, which would keep the bare one under the same name for a moment.
-        bare = Endpoint.fingerprint.func(self)
+        bare: str = _bare("fingerprint", self)
         text = f"{bare}:{self.account.binding}:{self.account.subject}"
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
     def secrets(self) -> tuple[str, ...]:  # not kept: tokens come and go
         """Return every opened value: what is never sent to this server, and the token that was."""
-        return (*Endpoint.secrets.func(self), *self.account.secrets, *self.signer.sent)
+        return (*_bare("secrets", self), *self.account.secrets, *self.signer.sent)
 
     @cached_property
     def signer(self) -> "Signer":
@@ -87,6 +88,10 @@ class Signer(httpx2.Auth):
         request.headers["Authorization"] = f"Bearer {held.token}"
         if held.token not in self.sent:
             self.sent = (*self.sent, held.token)[-TOKENS_KEPT:]
+
+
+def _bare(name: str, endpoint: Endpoint) -> Any:
+    return vars(Endpoint)[name].func(endpoint)
 
 
 def by_person(endpoint: Endpoint) -> bool:
