@@ -138,7 +138,7 @@ class Command(BaseCommand):
             lines = [f"  {ready}", *lines, f"  data      {settings.BONOBOT_VAR}"]
             lines += [f"  Ctrl-C stops {programs}"]
         if lines:
-            self.stdout.write("\n".join(["", *lines, ""]))
+            self.stdout.write("\n".join(["", *lines, "", ""]))
             self.stdout.flush()
 
 
