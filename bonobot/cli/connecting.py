@@ -15,7 +15,7 @@ from agents.models import Agent
 from bonobot.cli.group import Cli, Failed, Verb, table
 from bonobot.cli.servers import find
 from bonobot.cli.sweeping import sweep
-from bonobot.lib.problems import NotFound
+from bonobot.lib.problems import Invalid, NotFound
 from bonobot.lib.untrusted import visible
 from mcp_servers.approval import switch_definition
 from mcp_servers.models import Definition, Server
@@ -133,16 +133,29 @@ def _switch_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", metavar="SLUG", help="for this agent only")
 
 
+def _connect_arguments(parser: argparse.ArgumentParser) -> None:
+    _switch_arguments(parser)
+    parser.add_argument(
+        "--only", action="append", metavar="TOOL", help="the agent gets these (name or glob)"
+    )
+    parser.add_argument(
+        "--without", action="append", metavar="TOOL", help="the agent never gets these"
+    )
+
+
 def _connect(cli: Cli, options: argparse.Namespace) -> None:
     server = find(cli, options.server)
     if options.agent:
         agent = _agent(cli, options.agent)
-        if agent.bindings.filter(server=server).exists():
-            switch_binding(cli.principal, agent, server, enabled=True)
-        else:
-            bind(cli.principal, agent, server)
+        _give(cli, agent, server, options)
         _tell_binding(cli, agent, server, connected=True)
         return
+    if options.only or options.without:
+        raise Invalid(
+            "Tools are chosen for an agent.",
+            field="--only" if options.only else "--without",
+            remedy="Add --agent SLUG; `bonobot mcp tools` switches tools for everybody.",
+        )
     if not server.enabled:
         switch(cli.principal, server, enabled=True)
     outcome = sweep(cli, [server])[server.name]
@@ -151,6 +164,20 @@ def _connect(cli: Cli, options: argparse.Namespace) -> None:
     cli.say(visible(f"{server.name}: {outcome.told()}"))
     if outcome.problem is not None:
         raise Failed
+
+
+def _give(cli: Cli, agent: Agent, server: Server, options: argparse.Namespace) -> None:
+    """Bind, or switch the binding on; lists that aren't given stay as they are."""
+    tools = list(server.definitions.tools())
+    for patterns, name in ((options.only, "--only"), (options.without, "--without")):
+        _named(server, tools, patterns, name)
+    binding = agent.bindings.filter(server=server).first()
+    if binding is not None and not (options.only or options.without):
+        switch_binding(cli.principal, agent, server, enabled=True)
+        return
+    allowed = binding.allowed_tools if binding and options.only is None else options.only
+    denied = binding.denied_tools if binding and options.without is None else options.without
+    bind(cli.principal, agent, server, allowed_tools=allowed or (), denied_tools=denied or ())
 
 
 def _disconnect(cli: Cli, options: argparse.Namespace) -> None:
@@ -242,8 +269,8 @@ VERBS = (
         "connect",
         "Switch a server on and discover it; with --agent, give it to that agent.",
         _connect,
-        _switch_arguments,
-        ("mcp connect time", "mcp connect time --agent demo"),
+        _connect_arguments,
+        ("mcp connect time", "mcp connect git --agent demo --only 'git_*' --without git_commit"),
     ),
     Verb(
         "disconnect",

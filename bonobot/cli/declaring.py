@@ -44,6 +44,9 @@ def _export(cli: Cli, options: argparse.Namespace) -> None:
         text = as_yaml(found).rstrip("\n")
     cli.emit(found)
     if not cli.as_json:
+        mine = Server.objects.for_organization(cli.principal.organization_id)
+        if private := mine.exclude(scope_id=cli.principal.organization_id).count():
+            cli.err.print(f"{private} servers that are private to agents are left out.")
         # As it is, not wrapped at any width: somebody will read it back.
         cli.out.file.write(f"{text}\n")
 

@@ -24,6 +24,7 @@ from bonobot.lib.problems import Invalid, NotFound, Problem
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal, cli_principal
+from mcp_servers import placeholders
 
 # Output that goes to a file or a pipe is not wrapped at a terminal's width.
 WIDTH_OF_FILES = 200
@@ -174,22 +175,19 @@ def pairs(given: Sequence[str] | None, field: str) -> dict[str, str]:
 
 
 def expand(text: str, field: str) -> str:
-    """Fill `${VAR}` from the environment; undefined and Bonobot's own variables are errors."""
-    import re
+    """Fill `${VAR}` and `${VAR:-default}` from the caller's environment.
 
-    def fill(match: "re.Match[str]") -> str:
-        name = match.group(1)
-        ours = name.startswith("BONOBOT_") or name in ("DATABASE_URL", "REDIS_URL")
-        if ours or name not in os.environ:
-            raise Invalid(
-                f"The variable {name} is not defined here.",
-                code="undefined_variable",
-                field=field,
-                remedy="Set it before the command (Bonobot's own variables are never handed on).",
-            )
-        return os.environ[name]
-
-    return re.sub(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", fill, text)
+    Raises `Invalid` (code `undefined_variable`): undefined, empty, or one of Bonobot's own.
+    """
+    filled, missing = placeholders.fill(text, os.environ)
+    if missing:
+        raise Invalid(
+            f"The variable {missing[0].name} is not defined here.",
+            code="undefined_variable",
+            field=field,
+            remedy="Set it before the command (Bonobot's own variables are never handed on).",
+        )
+    return filled
 
 
 def _organization(slug: str | None) -> Organization:

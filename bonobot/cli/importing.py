@@ -241,9 +241,10 @@ def _show(cli: Cli, found: Import) -> None:
     for one in found.planned:
         for problem in one.problems:
             _show_problem(cli, one.entry.name, problem, one.entry.line)
-    for problem in (*found.wishes.problems, *(s.problem for s in found.shares if s.problem)):
+    of_shares = {str(s.problem): s.problem for s in found.shares if s.problem}
+    for problem in (*found.wishes.problems, *of_shares.values()):
         _show_problem(cli, "", problem, 0)
-    for text in dict.fromkeys(_notices(found)):
+    for text in dict.fromkeys(_notices(found) if found.planned else ()):
         cli.say(f"! {text}")
     if any(problem.code == "missing_value" for one in found.planned for problem in one.problems):
         cli.say("→ Give values in the environment, or by --set NAME=VALUE.")
@@ -252,15 +253,20 @@ def _show(cli: Cli, found: Import) -> None:
 
 
 def _notices(found: Import) -> Sequence[str]:
-    beside = [notice for one in found.planned for notice in one.entry.notices if not notice.field]
-    general = [visible(notice.detail) for notice in (*beside, *found.wishes.notices)]
-    own = [
-        visible(f"{one.entry.name}: {notice.detail}")
-        for one in found.planned
-        for notice in one.entry.notices
-        if notice.field and notice.code != "private_address"
+    """Return what should be known: of the whole text once, of a server with its name."""
+    entries = [one.entry for one in found.planned]
+    of_all = [
+        notice for notice in entries[0].notices if all(notice in one.notices for one in entries)
     ]
-    return [*general, *own]
+    general = of_all if len(entries) > 1 else []
+    own = [
+        f"{entry.name}: {notice.detail}"
+        for entry in entries
+        for notice in entry.notices
+        if notice not in general and notice.code != "private_address"
+    ]
+    said = [notice.detail for notice in (*general, *found.wishes.notices)]
+    return [visible(text) for text in (*said, *own)]
 
 
 def _show_problem(cli: Cli, name: str, problem: Problem, line: int) -> None:

@@ -118,3 +118,19 @@ def test_tools_are_listed_and_switched_by_name_or_glob(bonobot, workshop):
     assert "off" in bonobot("mcp", "tools", "workshop").out
     ran = bonobot("mcp", "tools", "workshop", "--enable", "nothing", "--json")
     assert (ran.status, ran.error["code"]) == (1, "unknown_tool")
+
+
+def test_an_agent_gets_the_chosen_tools_and_one_at_least(bonobot, workshop, acme):
+    agent = casting.agent(acme)
+    give = ("mcp", "connect", "workshop", "--agent", agent.slug)
+    assert bonobot(*give, "--only", "e*", "--without", "environment").status == 0
+    seen = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
+    offered = {tool["name"] for tool in seen if tool["allowed"]}
+    assert offered == {"mcp_workshop_echo", "read_result"}
+    ran = bonobot(*give, "--only", "nothing_*", "--json")
+    assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unknown_tool", "--only")
+    assert agent.bindings.get().allowed_tools == ["e*"]
+    bonobot(*give, "--only", "add")
+    binding = agent.bindings.get()
+    assert (binding.allowed_tools, binding.denied_tools) == (["add"], ["environment"])
+    assert bonobot("mcp", "connect", "workshop", "--only", "add", "--json").status == 1

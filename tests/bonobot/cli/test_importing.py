@@ -196,6 +196,8 @@ def test_an_override_of_a_bot_that_is_not_there_says_so(bonobot, overridden):
     ran = bonobot("mcp", "import", overridden, "--json")
     assert (ran.status, ran.json["applied"]) == (1, False)
     assert ran.json["overrides"][0]["problems"][0]["field"] == "bot_overrides.research-bot"
+    told = bonobot("mcp", "import", overridden).out
+    assert told.count("There is no agent `research-bot` here.") == 1
     assert bonobot("mcp", "import", overridden, "--yes", "--json").json["applied"] is True
 
 

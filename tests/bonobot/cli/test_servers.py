@@ -57,6 +57,13 @@ def test_values_of_the_environment_are_filled_in_and_sealed(bonobot, monkeypatch
     assert "s3cret" not in ran.out
 
 
+def test_a_variable_that_is_undefined_may_have_a_default(bonobot, monkeypatch):
+    monkeypatch.delenv("WORKSHOP_MODE", raising=False)
+    option = "MODE=${WORKSHOP_MODE:-calm}"
+    assert bonobot("mcp", "add", "w", "--command", COMMAND, "--env", option).status == 0
+    assert Secret.objects.get(name="MODE").value.open() == "calm"
+
+
 @pytest.mark.parametrize("value", ["${NOT_DEFINED_ANYWHERE}", "${BONOBOT_VAR}", "${DATABASE_URL}"])
 def test_variables_that_are_undefined_or_bonobots_are_refused(bonobot, monkeypatch, value):
     monkeypatch.setenv("DATABASE_URL", "sqlite:///x")
