@@ -113,7 +113,7 @@ async def serve_http(app: Any, port: int) -> None:
 
 if __name__ == "__main__":
     apps = {"http": server.streamable_http_app, "sse": server.sse_app}
-    if make := apps.get(sys.argv[1]):
+    if make := apps.get("".join(sys.argv[1:2])):
         asyncio.run(serve_http(make(), int([*sys.argv, "0"][2])))
     else:
         server.run("stdio")
