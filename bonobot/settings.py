@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from kombu import Queue
 
 from bonobot import __version__
-from bonobot.lib import databases, env, keys, logs
+from bonobot.lib import databases, env, keys, logs, spool
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -187,6 +187,7 @@ def _filesystem_broker() -> dict[str, Any]:
     }
 
 
+spool.register()
 CELERY_BROKER_URL = REDIS_URL or "filesystem://localhost"
 CELERY_BROKER_TRANSPORT_OPTIONS = (
     {"global_keyprefix": "bonobot:"} if REDIS_URL else _filesystem_broker()
@@ -325,6 +326,10 @@ BONOBOT_MAX_DEFINITIONS = env.number("BONOBOT_MAX_DEFINITIONS", 1_000, minimum=1
 BONOBOT_RESULT_LIMIT = env.number("BONOBOT_RESULT_LIMIT", 256 * KIB, minimum=KIB, maximum=64 * MIB)
 BONOBOT_STDIO_CHILDREN = env.number("BONOBOT_STDIO_CHILDREN", 32, minimum=1, maximum=10_000)
 BONOBOT_STDIO_IDLE_S = env.number("BONOBOT_STDIO_IDLE_S", 300, minimum=1)
+BONOBOT_STDIO_MEMORY_MIB = env.number("BONOBOT_STDIO_MEMORY_MIB", 4_096, minimum=0)
+BONOBOT_STDIO_PROCESSES = env.number("BONOBOT_STDIO_PROCESSES", 4_096, minimum=0)
+BONOBOT_STDIO_OPEN_FILES = env.number("BONOBOT_STDIO_OPEN_FILES", 4_096, minimum=0)
+BONOBOT_STDIO_CPU_S = env.number("BONOBOT_STDIO_CPU_S", 3_600, minimum=0)
 BONOBOT_CHECK_EVERY_S = env.number("BONOBOT_CHECK_EVERY_S", 60, minimum=10)
 BONOBOT_CHECK_STDIO_EVERY_S = env.number("BONOBOT_CHECK_STDIO_EVERY_S", 600, minimum=10)
 BONOBOT_TURNS_PER_MESSAGE = env.number("BONOBOT_TURNS_PER_MESSAGE", 50, minimum=1)

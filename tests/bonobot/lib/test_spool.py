@@ -1,0 +1,72 @@
+"""The filesystem broker never shows half a message."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Empty
+
+import pytest
+from kombu import Connection
+from kombu.exceptions import ChannelError
+
+from bonobot.lib import spool
+
+MESSAGE = {"body": "x" * 100, "headers": {"task": "agents.tasks.run_session"}}
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Iterator[spool.Channel]:
+    for name in ("messages", "control", "taken"):
+        (tmp_path / name).mkdir()
+    options = {
+        "data_folder_in": str(tmp_path / "messages"),
+        "data_folder_out": str(tmp_path / "messages"),
+        "control_folder": str(tmp_path / "control"),
+        "processed_folder": str(tmp_path / "taken"),
+    }
+    with Connection(transport=spool.Transport, transport_options=options) as connection:
+        yield connection.default_channel
+
+
+def test_what_was_put_is_got_in_order(channel: spool.Channel) -> None:
+    for number in range(3):
+        channel._put("sessions", MESSAGE | {"n": number})
+        channel._put("default", {"n": "another queue's"})
+    assert sorted(channel._get("sessions")["n"] for _ in range(3)) == [0, 1, 2]
+    with pytest.raises(Empty):
+        channel._get("sessions")
+
+
+def test_a_message_is_not_found_before_it_is_whole(
+    channel: spool.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def look(growing: Path, whole: Path) -> None:
+        with pytest.raises(Empty):
+            channel._get("sessions")
+        seen.append(growing.read_text())
+        rename(growing, whole)
+
+    rename = os.replace
+    monkeypatch.setattr(Path, "replace", look)
+    channel._put("sessions", MESSAGE)
+    assert len(seen[0]) > 100
+    assert channel._get("sessions") == MESSAGE
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_behind(
+    channel: spool.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(growing: Path, whole: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(ChannelError, match="Cannot write the message"):
+        channel._put("sessions", MESSAGE)
+    assert not list(Path(channel.data_folder_out).iterdir())
+
+
+def test_the_broker_of_the_settings_is_this_one() -> None:
+    with Connection("filesystem://localhost") as connection:
+        assert connection.get_transport_cls() is spool.Transport
