@@ -1,6 +1,7 @@
 """`bonobot up` as a person uses it: real processes in a folder of their own."""
 
 import errno
+import json
 import os
 import re
 import signal
@@ -47,6 +48,17 @@ class Up:
             lambda: process.require() and "Ctrl-C stops" in process.log(), within=FIRST_ANSWER_S
         )
         return process
+
+    def presets(self) -> list[str]:
+        """Return the slugs that the database offers to everybody, sorted."""
+        found = subprocess.run(
+            [sys.executable, "-m", "bonobot", "mcp", "presets", "--json"],
+            capture_output=True,
+            check=True,
+            env=self.environment(),
+            timeout=60,
+        )
+        return sorted(preset["slug"] for preset in json.loads(found.stdout))
 
     def get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
@@ -137,6 +149,7 @@ def test_the_demo_is_made_once_and_its_password_shown_once(one: Up) -> None:
     )
     assert process.stop(within=40) == 0
 
+    assert len(one.presets()) >= 40
     again = one.ready()
     assert "password" not in again.log()
     assert "Making a demo" not in again.log()
