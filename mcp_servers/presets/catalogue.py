@@ -17,9 +17,10 @@ FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueEntry:
-    """A preset as the file has it; the fields are those of the row, and two more.
+    """A preset as the file has it; the fields are those of the row, and three more.
 
-    `labels` say what its tools do to a session, `program` what the package installs.
+    `labels` say what its tools do to a session, `program` what the package installs, `replaces`
+    which names that don't exist it stands in for.
     """
 
     slug: str
@@ -36,10 +37,11 @@ class CatalogueEntry:
     labels: list[str]
     proof: dict[str, str]
     program: str = ""
+    replaces: tuple[str, ...] = ()
 
     def columns(self) -> dict[str, Any]:
         """Return what is written into a row, all but the slug that finds it."""
-        apart = ("slug", "labels", "program")
+        apart = ("slug", "labels", "program", "replaces")
         return {name: value for name, value in asdict(self).items() if name not in apart}
 
 
@@ -55,7 +57,10 @@ def read(text: str) -> tuple[CatalogueEntry, ...]:
     schema = json.loads((FOLDER / "schema.json").read_text(encoding="utf-8"))
     if (found := violation(schema, document)) is not None:
         raise ValueError(f"The catalogue is wrong at `{found.field}`: {found.detail}")
-    return tuple(CatalogueEntry(**entry) for entry in document["presets"])
+    return tuple(
+        CatalogueEntry(**entry | {"replaces": tuple(entry.get("replaces", ()))})
+        for entry in document["presets"]
+    )
 
 
 class Preset(Fillable, Protocol):

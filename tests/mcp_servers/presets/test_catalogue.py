@@ -1,6 +1,7 @@
 """The shipped catalogue keeps its own schema, and each entry can be added."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from mcp_servers.presets.catalogue import CatalogueEntry, fill, load, read
 from mcp_servers.scanning import scan
 
 LAUNCHERS = {"npx", "uvx"}
+ICONS = Path("bonobot/static/bonobot/presets/icons.svg")
 every_entry = pytest.mark.parametrize("entry", load(), ids=lambda entry: entry.slug)
 
 
@@ -29,7 +31,7 @@ def named(value: Any) -> set[str]:
 
 def test_there_is_enough_to_choose_from() -> None:
     slugs = [entry.slug for entry in load()]
-    assert len(slugs) >= 15
+    assert len(slugs) >= 40
     assert len(set(slugs)) == len(slugs)
     assert {"everything", "filesystem", "time", "git", "fetch", "azure"} <= set(slugs)
 
@@ -69,7 +71,12 @@ def test_nothing_hides_in_an_entry(entry: CatalogueEntry) -> None:
 
 @every_entry
 def test_each_entry_can_be_filled_by_what_its_form_asks(entry: CatalogueEntry) -> None:
-    examples = {"/.+": "/srv/x", r"https://[^\s]+": "https://x.example/mcp"}
+    examples = {
+        "/.+": "/srv/x",
+        r"https://[^\s]+": "https://x.example/mcp",
+        r"https?://[^\s]+": "http://x.example",
+        "T[A-Z0-9]+": "T0123",
+    }
     values = {
         parameter["name"]: examples.get(parameter.get("pattern", ""), "value")
         for parameter in entry.parameters
@@ -80,6 +87,21 @@ def test_each_entry_can_be_filled_by_what_its_form_asks(entry: CatalogueEntry) -
     assert named([spec.endpoint_config, spec.auth_config]) == set()
     assert spec.auth_config is not None
     assert spec.auth_config["type"] == entry.auth_type
+
+
+@every_entry
+def test_each_icon_is_one_of_ours(entry: CatalogueEntry) -> None:
+    assert f'<symbol id="{entry.icon}"' in ICONS.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["s3", "bedrock-kb", "dynamodb", "lambda", "cloudwatch-logs"],
+)
+def test_the_names_that_do_not_exist_lead_to_what_does(name: str) -> None:
+    package = f"@aws/mcp-server-{name}"
+    assert [entry.slug for entry in load() if package in entry.replaces]
+    assert not [entry.slug for entry in load() if entry.proof.get("package") == package]
 
 
 def test_secrets_of_a_preset_reach_the_registry_in_their_places() -> None:
