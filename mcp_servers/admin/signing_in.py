@@ -1,11 +1,16 @@
 """The panel of a server that people sign in to: who has, until when, and the way there."""
 
+from django.contrib import messages
 from django.utils import timezone
+from django.utils.translation import gettext as _t
 
+from bonobot.lib.untrusted import visible
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit
 from mcp_servers.admin.overview import PANELS, Panel
+from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.oauth import logins
 
 
 def signing_in(visit: Visit) -> Panel | None:
@@ -24,6 +29,14 @@ def signing_in(visit: Visit) -> Panel | None:
         "grant": grant if alive else None,
         "may_sign_in": each or visit.principal.may(Action.MANAGE_SERVERS),
     }
+
+
+@ServerAdmin.add_deed("sign-out", needs=Action.VIEW)
+def sign_out(visit: Visit) -> None:
+    """Forget the tokens: the organization's, or one's own (which of them, the login says)."""
+    logins.forget(visit.principal, visit.object)
+    text = _t("Signed out of %(server)s.")
+    messages.success(visit.request, text % {"server": visible(visit.object.name)})
 
 
 PANELS.append(signing_in)

@@ -26,7 +26,7 @@ from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.endpoints import endpoint_of
 from mcp_servers.models import OAuthGrant, OAuthLogin, Server
-from mcp_servers.oauth import clients, grants
+from mcp_servers.oauth import clients, grants, keeper
 from mcp_servers.oauth.accounts import Account, joined, scopes_of
 from mcp_servers.oauth.faults import OAuthProblem, Transient
 from mcp_servers.oauth.metadata import Authority, discover
@@ -158,10 +158,12 @@ def finish(
 
 
 def forget(principal: Principal, server: Server) -> None:
-    """Forget the tokens of an account: the next call asks for a login."""
+    """Forget the tokens of an account: the very next call asks for a login, on every host."""
     account = account_for(principal, server)
     with change(**_what(principal, server, "oauth_disconnected", account)):
         OAuthGrant.objects.filter(server=server, subject=_subject(account)).delete()
+        if not account.by_person:
+            grants.mark(account, f"Signed out. Sign in at {keeper.login_url(account)}")
 
 
 def _waited(fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:

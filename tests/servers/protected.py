@@ -45,6 +45,7 @@ class Settings:
     echo: bool = False
     scopes_supported: list[str] = field(default_factory=list)
     refuse_grants: str = ""
+    down: bool = False
     resource_metadata: str = ""
     authorization_servers: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
@@ -127,6 +128,8 @@ async def token(request: Request) -> Response:
     form = {key: str(value) for key, value in (await request.form()).items()}
     seen.token_requests.append({**form, "authorization": request.headers.get("authorization", "")})
     await asyncio.sleep(settings.token_pause_s)
+    if settings.down:
+        return Response("away", status_code=503)
     if settings.refuse_grants:
         return JSONResponse({"error": settings.refuse_grants}, status_code=400)
     kind = form["grant_type"]

@@ -267,6 +267,18 @@ def test_a_withdrawn_grant_asks_for_a_login_with_what_to_do(owners, register, pr
     assert ask(server)
 
 
+def test_an_outage_keeps_the_login(owners, register, protected):
+    server = register(LOGIN)
+    signed_in(owners, server)
+    OAuthGrant.objects.update(expires_at=timezone.now())
+    protected.set(down=True)
+    with pytest.raises(Problem) as caught:
+        ask(server)
+    assert caught.value.code == "authorization_server_unreachable"
+    protected.set(down=False)
+    assert ask(server)
+
+
 def test_nobody_signed_in_is_a_task_from_the_first_call(register):
     server = register(LOGIN)
     with pytest.raises(Problem) as caught:

@@ -7,15 +7,17 @@ import pytest
 from agents.calls import Request, call
 from agents.people import person_behind
 from agents.sessions.requests import start
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.models import User
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Role
 from mcp_servers.approval import approve
 from mcp_servers.discovery import discover
-from mcp_servers.models import OAuthGrant
+from mcp_servers.models import OAuthGrant, Server
 from tests.agents import casting
-from tests.mcp_servers.oauth.conftest import LOGIN
+from tests.mcp_servers.oauth.conftest import LOGIN, ask
 from tests.mcp_servers.oauth.test_login import browser, signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -86,3 +88,27 @@ def test_the_page_of_the_server_has_the_way_to_sign_in(register, organization):
     assert "Sign in again" in page.content.decode()
     grant = OAuthGrant.objects.get()
     assert grant.access_token.open() not in page.content.decode()
+
+
+def test_signing_out_holds_on_the_very_next_call(register, organization):
+    server = register(LOGIN)
+    client = browser(casting.person(organization, Role.OWNER))
+    User.objects.update(is_staff=True)
+    signed_in(client, server)
+    assert ask(server)
+    client.post(f"/admin/mcp_servers/server/{server.pk}/sign-out/")
+    server.refresh_from_db()
+    assert server.status == Server.Status.NEEDS_REAUTH
+    with pytest.raises(Problem) as caught:
+        ask(server)
+    assert caught.value.code == "needs_reauth"
+    assert AuditRow.objects.filter(action="oauth_disconnected").count() == 1
+
+
+def test_only_who_manages_servers_signs_the_organization_out(register, organization):
+    server = register(LOGIN)
+    signed_in(browser(casting.person(organization, Role.OWNER)), server)
+    auditor = browser(casting.person(organization, Role.AUDITOR))
+    User.objects.update(is_staff=True)
+    auditor.post(f"/admin/mcp_servers/server/{server.pk}/sign-out/")
+    assert OAuthGrant.objects.exclude(access_token="").exists()
