@@ -17,13 +17,16 @@ from kombu.utils.json import dumps
 class Channel(filesystem.Channel):
     """The channel of kombu's transport, with another way to put."""
 
-    def _put(self, queue: str, message: Any, **kwargs: Any) -> None:
+    # kombu's classes disagree on the parameter's name
+    def _put(  # type: ignore[override]
+        self, queue: str, payload: dict[str, Any], **kwargs: Any
+    ) -> None:
         """Write a message beside the queue, then give it the name that readers look for."""
         folder = Path(self.data_folder_out)
         name = f"{monotonic_ns() // 1_000_000}_{uuid4()}.{queue}.msg"
         whole, growing = folder / name, folder / f"{name}.part"
         try:
-            growing.write_text(dumps(message), encoding="utf-8")
+            growing.write_text(dumps(payload), encoding="utf-8")
             growing.replace(whole)
         except OSError as error:
             growing.unlink(missing_ok=True)
