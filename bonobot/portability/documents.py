@@ -4,6 +4,7 @@ What a server's entry leaves out of its address and sign-in is not there; any ot
 left out stays as it is. Every problem has its document, line and path.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ from mcp_servers.portability.yaml_reader import is_yaml, read_documents
 
 VERSION = 1
 SECTIONS = ("bonobot", "model_endpoints", "servers", "agents")
+_SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 _BESIDE_ENTRY = ("description", "approval", "allow_private")
 
 
@@ -183,6 +185,8 @@ class _Document:
 
     def _endpoint(self, slug: str, place: Place, node: Node) -> WantedEndpoint:
         members = self._members(node, place.path)
+        if not _SLUG.fullmatch(slug):
+            members.refuse("", "bad_slug", "Use letters, digits, `-` and `_`; at most 64.")
         values = members.texts_of("name", "kind", "base_url", "model", "api_key")
         values["allow_private"] = members.flag("allow_private")
         for name in ("timeout_s", "input_price", "output_price"):

@@ -1,7 +1,9 @@
 """`bonobot mcp export|apply`: a plan first, twice is once, nothing half written, no secret out."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -193,6 +195,7 @@ WRONG = {
         "unknown_field",
         "servers.docs",
     ),
+    "a bad slug": ("  big:", "  big model:", "bad_slug", "model_endpoints.big model"),
     "a version of tomorrow": ("bonobot: 1", "bonobot: 2", "unknown_version", "bonobot"),
 }
 
@@ -211,6 +214,24 @@ def test_what_is_wrong_names_document_and_path_and_nothing_is_written(
     assert not Server.objects.exists()
     assert not Agent.objects.exists()
     assert not AuditRow.objects.exists()
+
+
+def test_what_can_not_be_removed_stops_everything(bonobot, write, applied):
+    text = "model_endpoints: {}\nservers: {}\n"
+    ran = bonobot("mcp", "apply", write(text), "--prune", "--yes", "--json")
+    (problem,) = ran.json["problems"]
+    assert (ran.status, problem["code"]) == (1, "in_use")
+    assert problem["field"] == "model_endpoint offline"
+    assert (Server.objects.count(), ModelEndpoint.objects.count()) == (2, 2)
+
+
+def test_the_example_of_the_documentation_holds(bonobot, write, monkeypatch):
+    page = (Path(__file__).parents[3] / "docs" / "configuration-file.md").read_text("utf-8")
+    example = page.split("```yaml\n")[1].split("```")[0]
+    for name in set(re.findall(r"\$\{(\w+)\}", example)):
+        monkeypatch.setenv(name, "x")
+    ran = bonobot("mcp", "apply", write(example), "--dry-run", "--json")
+    assert (ran.status, ran.json["problems"]) == (0, [])
 
 
 def test_people_read_where_it_is_wrong(bonobot, write):
