@@ -7,6 +7,7 @@ from typing import Any
 from django.conf import settings
 
 from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.limits import Limits
 from mcp_servers.models import Secret, Server
 from mcp_servers.oauth.accounts import GRANTS, PER, Account, scopes_of
 from mcp_servers.oauth.signing import OAuthEndpoint
@@ -44,6 +45,12 @@ def endpoint_of(server: Server) -> Endpoint:
         "max_line": settings.BONOBOT_MAX_LINE,
         "max_body": settings.BONOBOT_MAX_BODY,
         "max_definitions": settings.BONOBOT_MAX_DEFINITIONS,
+        "limits": Limits(
+            memory_mib=settings.BONOBOT_STDIO_MEMORY_MIB,
+            processes=settings.BONOBOT_STDIO_PROCESSES,
+            open_files=settings.BONOBOT_STDIO_OPEN_FILES,
+            cpu_s=settings.BONOBOT_STDIO_CPU_S,
+        ),
     }
     if server.auth_type == Server.Auth.OAUTH2:
         return OAuthEndpoint(**common, account=account_of(server, credentials))

@@ -73,6 +73,7 @@ class AgentServerShape(ServerDetailShape):
     )
     allowed_tools = serializers.SerializerMethodField(help_text="Empty: all that it offers.")
     denied_tools = serializers.SerializerMethodField()
+    stderr = None  # type: ignore[assignment]  # shown with the server itself
 
     @extend_schema_field({"type": "string", "format": "uuid"})
     def get_agent_id(self, server: Server) -> str:

@@ -6,7 +6,9 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_sc
 from rest_framework import serializers
 
 from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.roles import Action
 from mcp_servers.configuration import HTTP_NAMES, ServerSpec, shown_auth, shown_endpoint
+from mcp_servers.connections.pool import stderr_tail
 from mcp_servers.models import Definition, Server
 from mcp_servers.oauth.accounts import GRANTS, PER
 
@@ -195,11 +197,19 @@ class ServerDetailShape(ServerShape):
     """A server with the tools that it declared at its last discovery."""
 
     discovered_tools = serializers.SerializerMethodField()
+    stderr = serializers.SerializerMethodField(
+        help_text="What a stdio server last wrote there, for who manages servers."
+    )
 
     @extend_schema_field(ToolShape(many=True))
     def get_discovered_tools(self, server: Server) -> list[dict[str, Any]]:
         """Return the tools as FEATURES A11 shows them."""
         return [tool_json(row) for row in server.offered_tools]  # type: ignore[attr-defined]
+
+    def get_stderr(self, server: Server) -> str:
+        """Return the last 64 KiB that its child in this process wrote; blank for others."""
+        may = self.context["view"].principal.may(Action.MANAGE_SERVERS)
+        return stderr_tail(server.pk) if may else ""
 
 
 class ToolBriefShape(Shape):

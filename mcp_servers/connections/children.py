@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from bonobot.lib.masking import mask_text
+from bonobot.lib.untrusted import visible
 from mcp_servers.connections.containment import (
     containment,
     environment,
@@ -82,7 +84,8 @@ class Lines:
 class Tail:
     """The last 64 KiB of what a child wrote where nobody reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, secrets: tuple[str, ...] = ()) -> None:
+        self._secrets = secrets
         self._kept = b""
 
     def add(self, data: bytes) -> None:
@@ -90,8 +93,8 @@ class Tail:
         self._kept = (self._kept + data)[-RING:]
 
     def text(self) -> str:
-        """Return what is kept; safe from any thread."""
-        return self._kept.decode("utf-8", "replace")
+        """Return what is kept, masked and visible; safe from any thread."""
+        return visible(mask_text(self._kept.decode("utf-8", "replace"), self._secrets))
 
 
 class Child(asyncio.SubprocessProtocol):
@@ -205,7 +208,7 @@ async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail
     try:
         _, child = await asyncio.get_running_loop().subprocess_exec(
             lambda: Child(on_line, on_over, tail, endpoint.max_line),
-            *(*way.prefix, command, *endpoint.args),
+            *(*way.prefix, *endpoint.limits.prefix(), command, *endpoint.args),
             env=env,
             cwd=endpoint.cwd,
             start_new_session=True,

@@ -3,12 +3,14 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 from uuid import UUID
 
 import httpx2
+
+from mcp_servers.connections.limits import UNLIMITED, Limits
 
 Transport = Literal["stdio", "http"]
 Era = Literal["modern", "handshake"]
@@ -43,6 +45,7 @@ class Endpoint:
     connect_s: float = 30
     read_s: float = 60
     start_s: float = 10
+    limits: Limits = UNLIMITED
     max_line: int = MIB
     max_body: int = 4 * MIB
     max_definitions: int = 1000
@@ -57,6 +60,7 @@ class Endpoint:
             *(self.transport, self.command, list(self.args), dict(self.env), self.cwd),
             *(self.url, dict(self.headers), self.allow_private),
             *(self.connect_s, self.read_s, self.start_s, self.max_line, self.max_body),
+            asdict(self.limits),
         ]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -241,3 +241,10 @@ def connections() -> Connections:
             )
             own.on_close(made.close)
         return made
+
+
+def stderr_tail(server_id: UUID) -> str:
+    """Return what this process's latest child of a server wrote to stderr; any thread."""
+    with _lock:
+        made = tuple(_by_runtime.values())
+    return next((text for one in made if (text := one.stderr_tail(server_id))), "")

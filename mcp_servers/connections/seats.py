@@ -58,7 +58,7 @@ class Seats:
             replaced_at = now
         self._leave(key)
         self._make_room(endpoint)
-        opened = StdioConnection(endpoint, host, self._tail(endpoint.server_id))
+        opened = StdioConnection(endpoint, host, self._tail(endpoint))
         self._seats[key] = Seat(opened, now, replaced_at)
         return opened
 
@@ -87,11 +87,11 @@ class Seats:
         """Drop what the server's children wrote."""
         self._tails.pop(server_id, None)
 
-    def _tail(self, server_id: UUID) -> Tail:
-        self._tails.pop(server_id, None)
+    def _tail(self, endpoint: Endpoint) -> Tail:
+        self._tails.pop(endpoint.server_id, None)
         if len(self._tails) >= TAILS:
             del self._tails[next(iter(self._tails))]
-        self._tails[server_id] = tail = Tail()
+        self._tails[endpoint.server_id] = tail = Tail(endpoint.secrets)
         return tail
 
     def _make_room(self, endpoint: Endpoint) -> None:

@@ -4,10 +4,12 @@ import asyncio
 import json
 from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
-from mcp_servers.connections import children
+from bonobot.lib.runtime import runtime
+from mcp_servers.connections import children, pool
 from mcp_servers.connections.containment import GROUP
 from mcp_servers.connections.pool import Connections
 from tests.mcp_servers.connections.asking import (
@@ -274,3 +276,23 @@ async def test_the_last_64_kib_of_stderr_are_kept(connections: Connections):
     kept = connections.stderr_tail(endpoint.server_id)
     assert len(kept) == 64 * 1024
     assert kept.endswith("eee" + "the end\n")
+
+
+async def test_what_is_kept_of_stderr_shows_no_secret(connections: Connections):
+    endpoint = scripted(env={"TOKEN": "tok-in-the-clear"})
+    await call(connections, endpoint, "complain", size=1, end="tok-in-the-clear\x1b[2J\n")
+    kept = connections.stderr_tail(endpoint.server_id)
+    assert "tok-in" not in kept
+    assert "\x1b" not in kept
+
+
+async def test_the_process_tells_what_its_own_children_wrote():
+    shared = pool.connections()
+    endpoint = scripted(env={})
+    own = runtime()
+    try:
+        await asyncio.to_thread(own.call, call, shared, endpoint, "echo")
+        assert "started" in pool.stderr_tail(endpoint.server_id)
+        assert pool.stderr_tail(uuid4()) == ""
+    finally:
+        await asyncio.to_thread(own.call, shared.forget, endpoint.server_id)
