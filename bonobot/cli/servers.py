@@ -312,22 +312,6 @@ def _switch(enabled: bool) -> Any:
     return run
 
 
-def _presets(cli: Cli, options: argparse.Namespace) -> None:
-    offered = Preset.objects.offered_to(cli.principal.organization_id)
-    found = [
-        {
-            "slug": preset.slug,
-            "name": preset.name,
-            "category": preset.category,
-            "description": preset.description,
-            "parameters": preset.parameters,
-        }
-        for preset in offered
-    ]
-    rows = [(p["slug"], p["category"], p["description"]) for p in found]
-    cli.emit(found, table("PRESET", "CATEGORY", "DESCRIPTION", rows=rows, empty="No presets."))
-
-
 def _one_server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="SERVER", help="slug, name or id")
 
@@ -381,5 +365,4 @@ VERBS = (
     Verb("enable", "Switch a server on.", _switch(True), _one_server, ("mcp enable time",)),
     Verb("disable", "Switch a server off.", _switch(False), _one_server, ("mcp disable time",)),
     Verb("remove", "Delete a server.", _remove, _one_server, ("mcp remove time",)),
-    Verb("presets", "List the catalogue of ready entries.", _presets, examples=("mcp presets",)),
 )

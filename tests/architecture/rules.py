@@ -47,7 +47,10 @@ HTTP = (
 )
 EGRESS = "bonobot.lib.egress"
 # These take a client that egress made: they may name its types and errors, but not make one.
-HTTP_USERS = ("mcp_servers.connections", "mcp_servers.oauth", "agents.llm")
+HTTP_USERS = (
+    *("mcp_servers.connections", "mcp_servers.oauth", "mcp_servers.presets.resolving"),
+    "agents.llm",
+)
 MAKERS = frozenset(
     {"AsyncClient", "Client", "AsyncHTTPTransport", "HTTPTransport", "AsyncConnectionPool"}
     | {"ConnectionPool", "ClientSession", "Session", "urlopen", "HTTPConnection", "HTTPSConnection"}

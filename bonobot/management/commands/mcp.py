@@ -2,10 +2,16 @@
 
 from typing import ClassVar
 
-from bonobot.cli import connecting, declaring, importing, servers
+from bonobot.cli import connecting, declaring, importing, presets, servers
 from bonobot.cli.group import Group
 
 
 class Command(Group):
     help = "Register, read, approve, try and switch MCP servers."
-    verbs: ClassVar = (*servers.VERBS, *connecting.VERBS, *importing.VERBS, *declaring.VERBS)
+    verbs: ClassVar = (
+        *servers.VERBS,
+        *connecting.VERBS,
+        *importing.VERBS,
+        *declaring.VERBS,
+        *presets.VERBS,
+    )

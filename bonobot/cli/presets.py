@@ -1,0 +1,139 @@
+"""`bonobot mcp presets` and `save-preset`: the catalogue of ready entries (FEATURES A12, D9)."""
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from bonobot.cli.group import Cli, Failed, Verb, table
+from bonobot.cli.servers import find
+from bonobot.lib.problems import NotFound
+from bonobot.lib.runtime import runtime
+from mcp_servers.models import Preset
+from mcp_servers.presets.catalogue import CatalogueEntry, load
+from mcp_servers.presets.loading import load_presets
+from mcp_servers.presets.resolving import resolve
+from mcp_servers.presets.saving import save_as_preset
+
+
+def _presets_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slugs", metavar="PRESET", nargs="*", help="only these (default: all)")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--check",
+        action="store_true",
+        help="ask npm and PyPI which packages no longer resolve; exit status 1 if one doesn't",
+    )
+    what.add_argument(
+        "--load", action="store_true", help="bring the shipped catalogue into the database"
+    )
+
+
+def _presets(cli: Cli, options: argparse.Namespace) -> None:
+    if options.load:
+        _load(cli)
+    elif options.check:
+        _check(cli, options.slugs)
+    else:
+        _list(cli, options.slugs)
+
+
+def _list(cli: Cli, slugs: list[str]) -> None:
+    stands_in = {entry.slug: list(entry.replaces) for entry in load()}
+    offered = Preset.objects.offered_to(cli.principal.organization_id)
+    if slugs:
+        offered = offered.filter(slug__in=slugs)
+        _all_there(slugs, {preset.slug for preset in offered})
+    found = [_as_json(preset, stands_in) for preset in offered]
+    rows = [(p["slug"], p["category"], p["description"], ", ".join(p["replaces"])) for p in found]
+    cli.emit(
+        found,
+        table(
+            *("PRESET", "CATEGORY", "DESCRIPTION", "STANDS IN FOR"),
+            rows=rows,
+            empty="No presets. Load the catalogue: bonobot mcp presets --load",
+        ),
+    )
+
+
+def _as_json(preset: Preset, stands_in: dict[str, list[str]]) -> dict[str, Any]:
+    return {
+        "slug": preset.slug,
+        "name": preset.name,
+        "category": preset.category,
+        "description": preset.description,
+        "documentation_url": preset.documentation_url,
+        "transport_type": preset.transport_type,
+        "parameters": preset.parameters,
+        "proof": preset.proof,
+        "own": preset.organization_id is not None,
+        "replaces": [] if preset.organization_id else stands_in.get(preset.slug, []),
+    }
+
+
+def _load(cli: Cli) -> None:
+    loaded = load_presets()
+    cli.emit(asdict(loaded))
+    counts = ((len(slugs), what) for what, slugs in asdict(loaded).items())
+    cli.say(", ".join(f"{count} {what}" for count, what in counts))
+
+
+def _check(cli: Cli, slugs: list[str]) -> None:
+    entries = _entries(slugs)
+    with cli.waiting(f"Asking about {len(entries)} presets …"):
+        found = runtime().call(resolve, entries)
+    rows = [(each.slug, each.state, each.package, each.detail) for each in found]
+    cli.emit(
+        [asdict(each) for each in found],
+        table("PRESET", "STATE", "PACKAGE", "DETAIL", rows=rows, empty="No presets."),
+    )
+    states = [each.state for each in found]
+    gone, unknown = states.count("gone"), states.count("unknown")
+    cli.say(f"{gone} no longer resolve, {unknown} could not be asked about")
+    if gone or unknown:
+        raise Failed
+
+
+def _entries(slugs: list[str]) -> list[CatalogueEntry]:
+    _all_there(slugs, {entry.slug for entry in load()})
+    return [entry for entry in load() if not slugs or entry.slug in slugs]
+
+
+def _all_there(slugs: list[str], known: set[str]) -> None:
+    if missing := [slug for slug in slugs if slug not in known]:
+        raise NotFound(
+            f"There is no preset {missing[0]!r}.",
+            field="PRESET",
+            remedy="`bonobot mcp presets` shows them.",
+        )
+
+
+def _save_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+    parser.add_argument("name", metavar="NAME", help="what the preset is called")
+
+
+def _save(cli: Cli, options: argparse.Namespace) -> None:
+    server = find(cli, options.server)
+    preset = save_as_preset(cli.principal, server, options.name)
+    cli.emit(_as_json(preset, {}))
+    asked = ", ".join(f"{p['name']}=…" for p in preset.parameters)
+    cli.say(f"{preset.name} is saved; its secrets are asked for at each use: {asked or 'none'}")
+    cli.say(f"Use it: bonobot mcp add NAME --preset {preset.slug}")
+
+
+VERBS = (
+    Verb(
+        "presets",
+        "List the catalogue of ready entries, load it, or check that its packages exist.",
+        _presets,
+        _presets_arguments,
+        ("mcp presets", "mcp presets --load", "mcp presets --check time filesystem --json"),
+    ),
+    Verb(
+        "save-preset",
+        "Save a server as a preset of the organization; its secrets become parameters.",
+        _save,
+        _save_arguments,
+        ("mcp save-preset docs 'Our documentation'",),
+    ),
+)

@@ -1,0 +1,73 @@
+"""Ask the registries whether packaged presets still resolve, for `mcp presets --check`.
+
+Only packages can be asked about; a hosted entry's proof is its vendor's documentation, which a
+person reads. Registries are reached through the egress guard like every other host.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+import httpx2
+
+from bonobot.lib.egress import EgressDenied, guarded_client
+from mcp_servers.presets.catalogue import CatalogueEntry
+
+REGISTRIES = {"npm": "https://registry.npmjs.org", "pypi": "https://pypi.org"}
+# How to ask for one version: both answer 404 for a package or version that isn't there.
+PATHS = {"npm": "/{package}/{version}", "pypi": "/pypi/{package}/{version}/json"}
+AT_ONCE = 4
+ANSWER_S = 20.0
+
+State = Literal["resolves", "gone", "unknown", "documented"]
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """What a registry said of a preset: `unknown` where it could not be asked."""
+
+    slug: str
+    state: State
+    package: str = ""
+    detail: str = ""
+
+
+async def resolve(
+    entries: Iterable[CatalogueEntry],
+    *,
+    registries: Mapping[str, str] = REGISTRIES,
+    allow_private: bool = False,
+) -> tuple[Resolution, ...]:
+    """Return what the registries say of each entry, in the entries' order."""
+    places = asyncio.Semaphore(AT_ONCE)
+    async with guarded_client(
+        allow_private=allow_private, connect_s=ANSWER_S, read_s=ANSWER_S
+    ) as client:
+
+        async def ask(entry: CatalogueEntry) -> Resolution:
+            if entry.proof["kind"] != "package":
+                return Resolution(entry.slug, "documented", detail=entry.proof["url"])
+            async with places:
+                return await _ask(client, entry, registries[entry.proof["registry"]])
+
+        return tuple(await asyncio.gather(*map(ask, entries)))
+
+
+async def _ask(client: httpx2.AsyncClient, entry: CatalogueEntry, registry: str) -> Resolution:
+    proof: Mapping[str, Any] = entry.proof
+    shown = f"{proof['registry']} {proof['package']} {proof['version']}"
+    path = PATHS[proof["registry"]].format(
+        package=quote(proof["package"], safe="@"), version=proof["version"]
+    )
+    try:
+        # The head alone says it; PyPI's and npm's documents are long.
+        answer = await client.head(registry + path)
+    except (httpx2.HTTPError, EgressDenied) as error:
+        return Resolution(entry.slug, "unknown", shown, f"{type(error).__name__}: {error}")
+    if answer.status_code == httpx2.codes.NOT_FOUND:
+        return Resolution(entry.slug, "gone", shown, "The registry has no such version.")
+    if answer.is_success:
+        return Resolution(entry.slug, "resolves", shown)
+    return Resolution(entry.slug, "unknown", shown, f"The registry answered {answer.status_code}.")

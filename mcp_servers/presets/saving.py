@@ -1,0 +1,115 @@
+"""Save a server as the organization's own preset: what is sealed becomes a parameter to fill."""
+
+import re
+from typing import Any
+
+from django.db import IntegrityError
+
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Conflict, Forbidden, NotFound
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from mcp_servers.models import Preset, Secret, Server
+from mcp_servers.naming import check_name, slugify
+
+MEMBERS: dict[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
+
+
+def save_as_preset(principal: Principal, server: Server, name: str) -> Preset:
+    """Return a new preset of the principal's organization with the server's public configuration.
+
+    Values of secrets never enter it: each becomes a required secret parameter. Raises `Conflict`
+    (code `name_taken`), `Forbidden` (`platform_admin_only`, for programs) and problems of the name.
+    """
+    principal.require(Action.MANAGE_SERVERS)
+    _may_save(principal, server)
+    check_name(name)
+    slug = slugify(name).replace("_", "-")
+    if Preset.objects.filter(organization_id=principal.organization_id, slug=slug).exists():
+        raise _taken(name)
+    endpoint: dict[str, Any] = dict(server.endpoint_config)
+    auth: dict[str, Any] = dict(server.auth_config)
+    parameters: list[dict[str, Any]] = []
+    for secret in sorted(server.secrets.all(), key=lambda each: (each.placement, each.name)):
+        parameter = _parameter(secret, {each["name"] for each in parameters})
+        parameters.append(parameter)
+        reference = f"${{{parameter['name']}}}"
+        if secret.placement == Secret.Placement.AUTH:
+            auth[secret.name] = reference
+        else:
+            endpoint.setdefault(MEMBERS[secret.placement], {})[secret.name] = reference
+    preset = Preset(
+        organization_id=principal.organization_id,
+        slug=slug,
+        name=name.strip(),
+        description=server.description,
+        category="own",
+        transport_type=server.transport_type,
+        endpoint_config=endpoint,
+        auth_type=server.auth_type,
+        auth_config=auth,
+        parameters=parameters,
+        proof={"kind": "server", "server": server.name},
+    )
+    with change(**_what(principal, preset, server)):
+        try:
+            preset.save()
+        except IntegrityError:
+            # Someone saved the same name between the look and the write.
+            raise _taken(name) from None
+    return preset
+
+
+def _may_save(principal: Principal, server: Server) -> None:
+    """Raise where a preset would hand on what only a platform administrator may give."""
+    if server.organization_id != principal.organization_id:
+        raise NotFound("There is no such server.", field="server")
+    if server.transport_type == Server.Transport.STDIO and not principal.platform_admin:
+        # Whoever may add servers may start a preset's command: it needs who may set a command.
+        raise Forbidden(
+            "Only a platform administrator may make a preset that starts a program.",
+            code="platform_admin_only",
+            field="server",
+            rule="stdio",
+            remedy="Ask a platform administrator to save it.",
+        )
+
+
+def _parameter(secret: Secret, taken: set[str]) -> dict[str, Any]:
+    """Return the parameter that stands for a secret, under a name of its own."""
+    wanted = re.sub(r"[^A-Z0-9]+", "_", secret.name.upper()).strip("_") or "SECRET"
+    if not wanted[0].isalpha():
+        wanted = f"SECRET_{wanted}"
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    return {
+        "name": name,
+        "label": secret.name,
+        "secret": True,
+        "required": True,
+        "default": "",
+        "help": "",
+    }
+
+
+def _what(principal: Principal, preset: Preset, server: Server) -> dict[str, Any]:
+    return {
+        "organization_id": principal.organization_id,
+        "actor": principal.actor,
+        "action": "preset_saved",
+        "resource_type": "mcp_preset",
+        "resource_id": str(preset.pk),
+        "resource_name": preset.name,
+        "details": {"server": server.name},
+        "governed": False,
+    }
+
+
+def _taken(name: str) -> Conflict:
+    return Conflict(
+        f"There is a preset named like {name!r} already.",
+        code="name_taken",
+        field="name",
+        remedy="Choose another name.",
+    )
