@@ -1,0 +1,62 @@
+"""What a file says beside its servers: tools to keep to, and what each bot gets."""
+
+import json
+
+import pytest
+
+from mcp_servers.portability.overrides import Share, wishes
+
+SERVERS = {"files": {"command": "npx", "allowed_tools": ["read_*"]}, "web": {"url": "https://a.io"}}
+
+
+def said(bots):
+    return wishes(json.dumps({"servers": SERVERS, "bot_overrides": bots}, indent=2))
+
+
+def test_a_bot_gets_what_is_added_and_permitted():
+    permissions = {"web": {"allowed": ["search"], "denied": ["buy"]}}
+    found = said({"one": {"additional_servers": ["files"], "tool_permissions": permissions}})
+    (override,) = found.overrides
+    files, web = override.shares
+    assert override.agent == "one"
+    assert (files.server, files.allowed, files.denied) == ("files", ("read_*",), ())
+    assert (web.server, web.allowed, web.denied) == ("web", ("search",), ("buy",))
+    assert web.line > override.line > 1
+    assert found.only_tools == {"files": ("read_*",)}
+
+
+def test_removed_servers_are_said_to_be_so():
+    (override,) = said({"one": {"removed_servers": ["web"]}}).overrides
+    assert override.shares == (Share("web", override.line, removed=True),)
+
+
+def test_without_overrides_there_is_nothing():
+    found = wishes('{"web": {"url": "https://a.io"}}')
+    assert (found.overrides, found.problems, found.only_tools) == ((), (), {})
+
+
+@pytest.mark.parametrize(
+    ("bots", "field"),
+    [
+        (7, "bot_overrides"),
+        ({"one": []}, "bot_overrides.one"),
+        ({"one": {"additional_servers": "web"}}, "bot_overrides.one.additional_servers"),
+        ({"one": {"removed_servers": [1]}}, "bot_overrides.one.removed_servers"),
+        ({"one": {"tool_permissions": ["web"]}}, "bot_overrides.one.tool_permissions"),
+        (
+            {"one": {"tool_permissions": {"web": {"denied": "buy"}}}},
+            "bot_overrides.one.tool_permissions.web.denied",
+        ),
+        ({"one": {"additional_servers": ["web"], "removed_servers": ["web"]}}, "bot_overrides.one"),
+    ],
+)
+def test_what_does_not_hold_names_its_field_and_line(bots, field):
+    problem = said(bots).problems[0]
+    assert (problem.code, problem.field) == ("bad_value", field)
+    assert problem.extra["line"] > 1
+    assert problem.remedy
+
+
+def test_members_that_nobody_knows_are_told():
+    (notice,) = said({"one": {"color": "red"}}).notices
+    assert (notice.code, notice.field) == ("left_out", "bot_overrides.one")
