@@ -109,8 +109,9 @@ def test_the_expiry_is_known_after_a_restart(register, protected):
 def test_many_who_ask_at_once_wait_for_one_token(register, protected):
     server = register()
     protected.set(token_pause_s=0.3)
+    endpoint = endpoint_of(server)  # once: each thread would keep a connection of its own
     with ThreadPoolExecutor(10) as pool:
-        digests = set(pool.map(lambda _: ask(server), range(10)))
+        digests = set(pool.map(lambda _: ask(server, endpoint), range(10)))
     assert len(digests) == 1
     assert len(protected.token_requests) == 1
 

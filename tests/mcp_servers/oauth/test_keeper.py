@@ -27,11 +27,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 import django
 django.setup()
+from mcp_servers.endpoints import endpoint_of
 from mcp_servers.models import Server
 from tests.mcp_servers.oauth.conftest import ask
 server = Server.objects.get(pk=sys.argv[1])
+endpoint = endpoint_of(server)
 with ThreadPoolExecutor(10) as pool:
-    print(*sorted(pool.map(lambda _: ask(server), range(10))), flush=True)
+    print(*sorted(pool.map(lambda _: ask(server, endpoint), range(10))), flush=True)
 import os
 os._exit(0)
 """
@@ -69,8 +71,9 @@ def test_a_rotated_refresh_token_is_never_used_twice(register, protected, boss):
         "token_endpoint": f"{protected.origin}/token",
     }
     grants.store(grant, None, given, authority=authority, issuer=protected.origin, client_id="c")
+    endpoint = endpoint_of(server)  # once: each thread would keep a connection of its own
     with ThreadPoolExecutor(10) as pool:
-        assert len(set(pool.map(lambda _: ask(server), range(10)))) == 1
+        assert len(set(pool.map(lambda _: ask(server, endpoint), range(10)))) == 1
     refreshed = [one for one in protected.token_requests if one["grant_type"] == "refresh_token"]
     assert len(refreshed) == 1
     assert OAuthGrant.objects.get().refresh_token.open() != given.refresh
