@@ -318,6 +318,11 @@ BONOBOT_LAUNCHERS = (
 )
 BONOBOT_CALLS_PER_MINUTE = env.number("BONOBOT_CALLS_PER_MINUTE", 60, minimum=1)
 BONOBOT_CONNECT_S = env.number("BONOBOT_CONNECT_S", 30, minimum=1, maximum=600)
+BONOBOT_EGRESS_PROXY = env.secret("BONOBOT_EGRESS_PROXY")
+if BONOBOT_EGRESS_PROXY and not BONOBOT_EGRESS_PROXY.startswith("http://"):
+    raise ImproperlyConfigured(
+        "`BONOBOT_EGRESS_PROXY` must be like `http://user:password@host:3128`."
+    )
 BONOBOT_READ_S = env.number("BONOBOT_READ_S", 60, minimum=1, maximum=3_600)
 BONOBOT_START_S = env.number("BONOBOT_START_S", 10, minimum=1, maximum=600)
 BONOBOT_MAX_LINE = env.number("BONOBOT_MAX_LINE", MIB, minimum=KIB, maximum=64 * MIB)

@@ -4,6 +4,10 @@ The guard sits in the network backend of httpcore2: a name is resolved once, eve
 judged, and the socket is opened to a judged address, so a name that answers differently a moment
 later gains nothing. TLS names and Host headers stay those of the URL. Nothing comes from proxy
 variables, no redirect is followed, no cookie is kept, bodies come unencoded and end at a cap.
+
+Where `BONOBOT_EGRESS_PROXY` is set, everything outside is reached through that proxy. It resolves
+the names, so it has to judge what they mean; literal addresses are still judged here, and what
+lies inside, for clients that may go there, is connected to directly.
 """
 
 import asyncio
@@ -29,9 +33,11 @@ from typing import cast
 
 import httpcore2
 import httpx2
+from django.conf import settings
 
 from bonobot.lib.networks import Reach, Verdict, judge
 from bonobot.lib.problems import Problem
+from bonobot.lib.tunnels import open_tunnel, proxy_of
 
 MAX_BODY = 4 * 1024 * 1024
 LONGEST_URL = 8192
@@ -118,7 +124,8 @@ def guarded_client(
     overrides it. `resolve` and `dial` replace the system's resolver and sockets. Whatever the
     guard refuses raises `EgressDenied`.
     """
-    backend = GuardedBackend(allow_private=allow_private, resolve=resolve, dial=dial)
+    proxy = settings.BONOBOT_EGRESS_PROXY if settings.configured else ""
+    backend = GuardedBackend(allow_private=allow_private, resolve=resolve, dial=dial, proxy=proxy)
     return httpx2.AsyncClient(
         transport=GuardedTransport(backend, allow_private=allow_private, max_body=max_body),
         headers={"Accept-Encoding": "identity", "User-Agent": "bonobot", **(headers or {})},
@@ -139,7 +146,9 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         allow_private: bool,
         resolve: Resolve | None = None,
         dial: httpcore2.AsyncNetworkBackend | None = None,
+        proxy: str = "",
     ) -> None:
+        self._proxy = proxy_of(proxy)
         self._allow_private = allow_private
         self._resolve = resolve or _system_resolve
         self._dial = dial or httpcore2.AnyIOBackend()
@@ -153,6 +162,8 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         """Resolve `host` once, judge all answers, connect to the first that accepts."""
+        if self._proxy and not await self._is_inside(host, port, timeout):
+            return await open_tunnel(self._dial, self._proxy, host, port, timeout)
         loop = asyncio.get_running_loop()
         ends_at = None if timeout is None else loop.time() + timeout
         targets = await self._permitted(host, port, timeout)
@@ -181,6 +192,17 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
     async def sleep(self, seconds: float) -> None:
         """Wait between httpcore2's own attempts."""
         await asyncio.sleep(seconds)
+
+    async def _is_inside(self, host: str, port: int, timeout_s: float | None) -> bool:
+        """Say whether we may go to private addresses, and `host` has one."""
+        if not self._allow_private:
+            return False
+        try:
+            async with asyncio.timeout(timeout_s):
+                found = await self._resolve(host, port)
+        except (OSError, UnicodeError):
+            return False
+        return any(judge(address).reach is Reach.PRIVATE for address in found)
 
     async def _permitted(self, host: str, port: int, timeout_s: float | None) -> list[str]:
         try:

@@ -46,10 +46,10 @@ HTTP = (
     *("requests", "urllib.request", "urllib3"),
 )
 EGRESS = "bonobot.lib.egress"
-# These take a client that egress made: they may name its types and errors, but not make one.
+# These take a client or a socket that egress made: they may name its types, but not make one.
 HTTP_USERS = (
     *("mcp_servers.connections", "mcp_servers.oauth", "mcp_servers.presets.resolving"),
-    "agents.llm",
+    *("agents.llm", "bonobot.lib.tunnels"),
 )
 MAKERS = frozenset(
     {"AsyncClient", "Client", "AsyncHTTPTransport", "HTTPTransport", "AsyncConnectionPool"}

@@ -148,6 +148,7 @@ def test_our_own_interpreter_can_always_start_servers(monkeypatch: pytest.Monkey
         ("BONOBOT_MAX_LINE", "1"),
         ("DATABASE_URL", "oracle://db"),
         ("REDIS_URL", "amqp://broker"),
+        ("BONOBOT_EGRESS_PROXY", "socks5://proxy:1080"),
     ],
 )
 @pytest.mark.usefixtures("var")
