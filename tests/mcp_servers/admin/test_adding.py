@@ -211,7 +211,9 @@ def preset() -> Preset:
 
 
 def test_the_gallery_shows_presets_by_category(preset: Preset, seat: desk.Desk) -> None:
-    assert "Forecast" in seat.get("mcp_servers_server_presets")
+    page = seat.get("mcp_servers_server_presets")
+    assert "Forecast" in page
+    assert "bonobot/presets/icons.svg#" in page
     assert "Forecast" in seat.get("mcp_servers_server_presets", category="weather")
     assert "Forecast" not in seat.get("mcp_servers_server_presets", category="other")
 
