@@ -69,7 +69,7 @@ fmt: $(INSTALLED) ## Format, sort imports and apply the safe fixes
 	"$(PY)" -m ruff format .
 
 bench: $(INSTALLED) ## Measure what the documentation promises
-	@"$(PY)" -m pytest tests/benchmarks/bench_*.py -q -s $(ARGS)
+	@"$(PY)" -m pytest benchmarks/bench_*.py -q -s $(ARGS)
 
 conformance: $(INSTALLED) ## Run the official MCP conformance suite against the client role
 	@TEST_REQUIRES=npm "$(PY)" -m pytest tests/conformance $(ARGS)

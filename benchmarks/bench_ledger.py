@@ -1,7 +1,7 @@
 """How many governed calls a second the ledger admits and settles, and what each costs.
 
     make bench            (this among others)
-    .venv/bin/python -m tests.benchmarks.bench_ledger
+    .venv/bin/python -m benchmarks.bench_ledger
 
 Each call is admitted (row opened, two budgets reserved, two rates charged) and settled (row closed,
 budgets settled) through the process's one writer, by 1, 8 and 32 tasks of one loop, on SQLite and,

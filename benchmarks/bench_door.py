@@ -1,4 +1,4 @@
-"""`make bench`: what governing a call costs. Each figure is printed; a bar guards the worst."""
+"""`make bench`: what a governed call costs, printed and never judged by the clock."""
 
 import asyncio
 import statistics
@@ -36,7 +36,7 @@ def test_a_stdio_tool_through_the_door(acme: Organization, helper: Agent) -> Non
     casting.ready(acme, casting.stdio_server(acme), helper)
     arguments = {"timezone": "Asia/Tokyo"}
     one = caller(acme, helper, "mcp_time_get_current_time", arguments)
-    measure("stdio tool", one, slowest_ms=500)
+    measure("stdio tool", one)
     assert verify(acme.pk).ok
 
 
@@ -59,7 +59,7 @@ def caller(
     return one
 
 
-def measure(title: str, one: Callable[[], Awaitable[Outcome]], *, slowest_ms: float) -> None:
+def measure(title: str, one: Callable[[], Awaitable[Outcome]]) -> None:
     alone = sorted(runtime().call(one_by_one, one))
     began = time.perf_counter()
     runtime().call(side_by_side, one)
@@ -68,7 +68,6 @@ def measure(title: str, one: Callable[[], Awaitable[Outcome]], *, slowest_ms: fl
     sys.stdout.write(
         f"\n{title}: alone {p50:.1f} ms (p95 {p95:.1f} ms), {AT_ONCE} at once {rate:,.0f} calls/s\n"
     )
-    assert p95 < slowest_ms
 
 
 async def one_by_one(one: Callable[[], Awaitable[Outcome]]) -> list[float]:
