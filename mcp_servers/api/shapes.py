@@ -8,7 +8,7 @@ from rest_framework import serializers
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
 from mcp_servers.configuration import HTTP_NAMES, ServerSpec, shown_auth, shown_endpoint
-from mcp_servers.connections.pool import stderr_tail
+from mcp_servers.connections.last_words import last_words
 from mcp_servers.models import Definition, Server
 from mcp_servers.oauth.accounts import GRANTS, PER
 
@@ -209,7 +209,7 @@ class ServerDetailShape(ServerShape):
     def get_stderr(self, server: Server) -> str:
         """Return the last 64 KiB that its child in this process wrote; blank for others."""
         may = self.context["view"].principal.may(Action.MANAGE_SERVERS)
-        return stderr_tail(server.pk) if may else ""
+        return last_words(server.pk) if may else ""
 
 
 class ToolBriefShape(Shape):

@@ -243,8 +243,7 @@ def connections() -> Connections:
         return made
 
 
-def stderr_tail(server_id: UUID) -> str:
-    """Return what this process's latest child of a server wrote to stderr; any thread."""
+def existing() -> tuple[Connections, ...]:
+    """Return the connections that this process has made already; any thread."""
     with _lock:
-        made = tuple(_by_runtime.values())
-    return next((text for one in made if (text := one.stderr_tail(server_id))), "")
+        return tuple(_by_runtime.values())

@@ -212,7 +212,7 @@ def test_a_list_takes_the_same_queries_for_any_number_of_rows(
 def test_the_last_words_of_a_server_are_for_who_manages_servers(
     acme, root, monkeypatch, role: Role, shown: str
 ):
-    monkeypatch.setattr(shapes, "stderr_tail", lambda server_id: "fatal")
+    monkeypatch.setattr(shapes, "last_words", lambda server_id: "fatal")
     made = root.post("mcp-servers", STDIO)
     reader = rest.as_role(acme, role)
     assert reader.get(f"mcp-servers/{made.json['id']}").json["stderr"] == shown

@@ -11,6 +11,7 @@ import pytest
 from bonobot.lib.runtime import runtime
 from mcp_servers.connections import children, pool
 from mcp_servers.connections.containment import GROUP
+from mcp_servers.connections.last_words import last_words
 from mcp_servers.connections.pool import Connections
 from tests.mcp_servers.connections.asking import (
     HOLDER,
@@ -260,6 +261,7 @@ async def test_what_can_not_be_stored_is_replaced(connections: Connections):
 
 async def test_a_server_that_reads_nothing_is_given_up(connections: Connections):
     endpoint = scripted()
+    await connections.greet(endpoint, holder=HOLDER)
     await failure(call(connections, endpoint, "block", timeout_s=LIMIT_S))
     large = "x" * 3_000_000
     for _ in range(2):
@@ -292,7 +294,7 @@ async def test_the_process_tells_what_its_own_children_wrote():
     own = runtime()
     try:
         await asyncio.to_thread(own.call, call, shared, endpoint, "echo")
-        assert "started" in pool.stderr_tail(endpoint.server_id)
-        assert pool.stderr_tail(uuid4()) == ""
+        assert "started" in last_words(endpoint.server_id)
+        assert last_words(uuid4()) == ""
     finally:
         await asyncio.to_thread(own.call, shared.forget, endpoint.server_id)
