@@ -38,6 +38,7 @@ from bonobot.tenancy.roles import Action
 from mcp_servers.connections.errors import UpstreamError
 from mcp_servers.connections.pool import connections
 from mcp_servers.schema_worker import check
+from mcp_servers.status import record_trouble
 
 ARGUMENTS_KEPT = 16_384
 READ_INLINE = 16_384
@@ -317,6 +318,8 @@ async def _settled(request: Request, passed: _Passed) -> Outcome:
     except Problem as problem:
         outcome = "unknown" if _unanswered(problem) else "error"
         code, shown, remedy = problem.code, Readable(str(problem)), problem.remedy
+        if passed.tool.facts.server_id is not None:
+            await runtime().orm(record_trouble, passed.tool.facts.server_id, problem)
     finally:
         duration_ms = round((perf_counter() - began) * 1000)
         settlement = Settlement(

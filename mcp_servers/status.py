@@ -11,6 +11,11 @@ from bonobot.lib.problems import Problem
 from mcp_servers.connections.survey import Survey
 from mcp_servers.models import Check, Server
 
+# What a call can find out about a server, and what its status is then (FEATURES A7).
+TROUBLES: dict[str, Server.Status] = {
+    "needs_reauth": Server.Status.NEEDS_REAUTH,
+    "server_unreachable": Server.Status.ERROR,
+}
 BACKOFF_LIMIT = timedelta(hours=1)
 
 
@@ -65,6 +70,14 @@ def record_failure(server_id: Any, kind: str, problem: Problem) -> None:
         next_check_at=now + pause(server, server.failures + 1),
     )
     _history(server, kind, ok=False, code=problem.code, detail=str(problem))
+
+
+def record_trouble(server_id: Any, problem: Problem) -> None:
+    """Write that a call found the server away or closed to us, unless that is known already."""
+    status = TROUBLES.get(problem.code)
+    known = Server.objects.filter(pk=server_id, status=status)
+    if status is not None and not known.exists():
+        record_failure(server_id, Check.Kind.HEALTH, problem)
 
 
 def _history(server: Server, kind: str, **found: Any) -> None:

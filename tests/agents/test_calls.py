@@ -1,6 +1,7 @@
 """The door: every stage of it, against a real server over stdio."""
 
 import json
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -17,6 +18,8 @@ from mcp_servers.connections.pool import connections
 from mcp_servers.models import Definition, Server
 from mcp_servers.registration import switch
 from tests.agents import casting
+from tests.servers import raw_http
+from tests.servers.raw_http import RawHttp
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -236,3 +239,49 @@ def test_an_unreachable_server_is_an_outcome_that_says_so(acme, helper, workshop
     assert outcome.outcome == "error"
     assert outcome.code in ("server_unreachable", "server_crashed")
     assert "workshop" in outcome.text
+
+
+@pytest.fixture
+def listening():
+    """A function that serves raw HTTP answers on this process's loop and returns the URL."""
+    stack = AsyncExitStack()
+
+    def serve(respond):
+        return runtime().call(stack.enter_async_context, RawHttp(respond).listening()).url
+
+    yield serve
+    runtime().call(stack.aclose)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_refuses_our_credentials_needs_new_ones(
+    acme, helper, call, listening, status
+):
+    open_to_us = True
+
+    def respond(asked):
+        if not open_to_us:
+            return raw_http.response(status, b"")
+        if asked.method == "server/discover":
+            return raw_http.discovery(asked)
+        return raw_http.result(asked, {"tools": [{"name": "t", "inputSchema": {"type": "object"}}]})
+
+    server = casting.http_server(acme, listening(respond))
+    casting.ready(acme, server, helper)
+    open_to_us = False
+    outcome = call("mcp_web_t")
+    assert (outcome.outcome, outcome.code) == ("error", "needs_reauth")
+    server.refresh_from_db()
+    assert (server.status, server.status_code) == ("needs_reauth", "needs_reauth")
+
+
+def test_a_server_that_went_away_is_marked_at_once(acme, helper, workshop, call):
+    Server.objects.filter(pk=workshop.pk).update(
+        endpoint_config={"command": "/nowhere/at-all", "args": []}
+    )
+    runtime().call(connections().forget, workshop.pk)
+    for _ in range(2):
+        call(ECHO, {"text": "x"})
+    workshop.refresh_from_db()
+    assert workshop.status == "error"
+    assert workshop.checks.filter(ok=False).count() == 1
