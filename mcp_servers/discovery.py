@@ -26,7 +26,7 @@ from mcp_servers.models.definitions import NAME_LENGTH
 from mcp_servers.scanning import scan
 from mcp_servers.schema_worker import judge_all
 from mcp_servers.schemas import Judgement
-from mcp_servers.status import record_failure, record_success
+from mcp_servers.status import record_attempt, record_failure, record_success
 
 DESCRIPTION_KEPT = 4096
 
@@ -56,6 +56,7 @@ async def discover(
     """
     orm = runtime().orm
     server = await orm(Server.objects.get, pk=server_id)
+    await orm(record_attempt, server)
     try:
         endpoint = await orm(endpoint_of, server)
         survey = await connections().survey(endpoint)

@@ -27,6 +27,12 @@ def pause(server: Server, failures: int) -> timedelta:
     return min(regular * 2 ** min(failures, 10), max(regular, BACKOFF_LIMIT))
 
 
+def record_attempt(server: Server) -> None:
+    """Write that we are asking a server that didn't answer last time, or never did."""
+    waiting = Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
+    waiting.update(status=Server.Status.CONNECTING)
+
+
 @transaction.atomic
 def record_success(server: Server, kind: str, survey: Survey) -> None:
     """Write a successful survey: connected, era and discovery stored for the next call."""

@@ -123,6 +123,7 @@ def test_one_that_hangs_delays_none(register, settings):
     task = runtime().call(begin)
     eventually(Check.objects.filter(server=server).exists, within=20)
     assert not task.done()
+    assert reloaded(hanging).status == Server.Status.CONNECTING
     runtime().call(stop, task)
     assert reloaded(server).status == Server.Status.CONNECTED
 
