@@ -1,16 +1,15 @@
 """Import: pasted servers, planned before anything is written, added only as the person chose (B1).
 
 `plan` reads the text and checks each entry as adding it would, so that what a preview shows is what
-happens. `carry_out` adds the entries that are sound and chosen; each is registered whole or not at
-all, and the others keep their problems.
+happens. Whoever asked then adds the entries that are ready, each whole or not at all; the others
+keep their problems.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
-
-from django.db import transaction
+from uuid import UUID
 
 from bonobot.lib.egress import addresses
 from bonobot.lib.networks import Reach
@@ -21,7 +20,6 @@ from mcp_servers.configuration import ServerSpec, check
 from mcp_servers.models import Server
 from mcp_servers.naming import check_name
 from mcp_servers.portability import Entry, parse
-from mcp_servers.registration import add
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +27,14 @@ class Choices:
     """What a person decided about an import.
 
     `values` fills parameters by name; `allow_private` and `chosen` name entries (None: all that are
-    sound); `taken_over` names members that the caller itself understands. Nothing outside the text
-    is ever read for a value.
+    sound); names must be free in `scope_id` (None: the pool); `taken_over` names members that the
+    caller itself understands. Nothing outside the text is ever read for a value.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
     allow_private: Collection[str] = ()
     chosen: Collection[str] | None = None
+    scope_id: UUID | None = None
     taken_over: Collection[str] = ()
 
 
@@ -81,19 +80,9 @@ def plan_entries(
 ) -> tuple[Planned, ...]:
     """Return what would become of entries that were read already."""
     principal.require(Action.MANAGE_SERVERS)
-    pool = Server.objects.for_organization(principal.organization_id).pool()
-    taken = list(pool.values_list("name", flat=True))
+    beside = Server.objects.in_scope(choices.scope_id or principal.organization_id)
+    taken = list(beside.values_list("name", flat=True))
     return tuple(_planned(principal, entry, choices, taken) for entry in entries)
-
-
-def carry_out(principal: Principal, planned: Collection[Planned]) -> list[Server]:
-    """Add every entry that is ready and return the servers; what isn't ready is left as it is."""
-    added = []
-    for one in planned:
-        if one.ready and one.spec is not None:
-            with transaction.atomic():
-                added.append(add(principal, one.spec))
-    return added
 
 
 def _planned(

@@ -23,7 +23,7 @@ def paste(request: HttpRequest, principal: Principal, destination: Destination) 
     principal.require(destination.needs)
     if request.method != "POST":
         return _page(request, destination, "")
-    text, choices = request.POST.get("text", ""), _choices(request, principal)
+    text, choices = request.POST.get("text", ""), _choices(request, principal, destination)
     try:
         planned = plan(principal, text, choices)
     except Problem as problem:
@@ -97,7 +97,7 @@ def _others(one: Planned) -> list[Problem]:
     ]
 
 
-def _choices(request: HttpRequest, principal: Principal) -> Choices:
+def _choices(request: HttpRequest, principal: Principal, destination: Destination) -> Choices:
     posted: Any = request.POST
     values = {
         name.removeprefix(PARAMETER): value.strip()
@@ -109,4 +109,5 @@ def _choices(request: HttpRequest, principal: Principal) -> Choices:
         values=values,
         allow_private=posted.getlist("private") if may_allow else (),
         chosen=posted.getlist("add") if "seen" in posted else None,
+        scope_id=destination.scope_id,
     )

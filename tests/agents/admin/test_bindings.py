@@ -112,6 +112,15 @@ def test_a_private_server_is_added_by_pasting_and_deleted_with_its_binding(
     assert not Server.objects.exists()
 
 
+def test_a_private_server_may_be_named_like_one_of_the_pool(
+    acme: Organization, helper: Agent, seat: desk.Desk
+) -> None:
+    casting.http_server(acme, "http://127.0.0.1:9/mcp", "own")
+    text = json.dumps({"own": {"url": "https://93.184.215.14/mcp"}})
+    seat.post("agents_agent_paste", helper.pk, text=text, do="add", seen="1", add=["own"])
+    assert helper.bindings.get().server.private_to_agent
+
+
 def test_a_private_server_is_added_by_form(helper: Agent, seat: desk.Desk) -> None:
     seat.post(
         "agents_agent_form",
