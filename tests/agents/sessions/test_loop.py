@@ -4,10 +4,11 @@ import asyncio
 from uuid import uuid4
 
 import pytest
+from kombu.exceptions import OperationalError
 
 from agents.llm import port
 from agents.models import Agent, Budget, Session, Step
-from agents.sessions import loop, requests, rows, runners
+from agents.sessions import loop, nudges, requests, rows, runners
 from agents.sessions.reports import report
 from agents.sessions.runner import SessionRunner
 from bonobot.ledger.actors import Actor
@@ -245,3 +246,27 @@ def test_draining_hands_a_running_session_to_the_next_runner(acme, helper, works
     runtime().call(_until_done, runner, session.pk)
     session.refresh_from_db()
     assert session.status == Session.Status.DONE
+
+
+def test_a_fault_of_ours_ends_the_session_with_a_code(workshop, run, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(loop, "instructions", broken)
+    session = run("hello")
+    assert (session.status, session.error_code) == (Session.Status.FAILED, "internal_error")
+    assert "a bug" not in session.error_detail
+    (end,) = steps(session, Step.Kind.END)
+    assert end.payload["code"] == "internal_error"
+
+
+def test_a_message_starts_without_a_broker_and_waits_for_the_sweep(
+    acme, helper, monkeypatch, caplog
+):
+    def away(*_):
+        raise OperationalError("no broker")
+
+    monkeypatch.setattr(nudges.current_app, "send_task", away)
+    session = requests.start(casting.administrator(acme), helper, "hello")
+    assert session.status == Session.Status.QUEUED
+    assert "waits for the sweep" in caplog.text
