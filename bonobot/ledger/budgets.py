@@ -10,6 +10,9 @@ from typing import Literal
 from uuid import UUID
 
 Period = Literal["day", "month", "total"]
+_PARTS = ("kind", "organization", "scope", "scope_id", "unit", "period", "bucket")
+_UNITS = {"microusd": "money (micro-dollars)", "milliseconds": "running time (milliseconds)"}
+_PERIODS = {"day": "a day", "month": "a month", "total": "in total"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +56,18 @@ def budget_key(
 ) -> str:
     """Return the key of the cell in which something of this unit counts at a time."""
     return f"budget:{organization_id}:{scope}:{scope_id}:{unit}:{period}:{bucket(period, at)}"
+
+
+def unit_of(key: str) -> str:
+    """Return the unit that a cell counts in."""
+    return key.split(":")[4]
+
+
+def named(key: str) -> str:
+    """Return whose budget of what a key is of, in words; the key itself if it is no budget's."""
+    parts = key.split(":")
+    if len(parts) != len(_PARTS):
+        return f"budget `{key}`"
+    words = dict(zip(_PARTS, parts, strict=True))
+    unit = _UNITS.get(words["unit"], words["unit"])
+    return f"{words['scope']}'s budget of {unit} {_PERIODS.get(words['period'], '')}".strip()

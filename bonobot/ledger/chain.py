@@ -7,7 +7,7 @@ exported shows that.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Any
@@ -71,14 +71,24 @@ _Entry = tuple[int, str, str, str]
 
 @dataclass(slots=True)
 class Inspector:
-    """Checks rows fed in the order of `seq` against a tip that was read before them."""
+    """Checks rows fed in the order of `seq`, from `start` to a tip that was read before them.
+
+    `anchors` are digests by position that were known earlier. Without a start the first row is
+    taken as it is.
+    """
 
     tip: Tip
+    start: Tip | None = field(default_factory=Tip)
+    anchors: Mapping[int, str] = field(default_factory=dict)
     rows: int = 0
     highest: int = 0
     faults: list[Fault] = field(default_factory=list)
     _closings: list[_Entry] = field(default_factory=list)
-    _last: tuple[int, str] = (0, GENESIS)
+    _last: tuple[int, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.start is not None:
+            self._last = (self.start.seq, self.start.digest)
 
     def feed(self, row: Stored) -> None:
         """Check one row's columns, and its entries once those before them are known."""
@@ -90,11 +100,20 @@ class Inspector:
         if row.closed_seq is not None:
             heappush(self._closings, (row.closed_seq, row.closed_digest, row.closed, row.id))
 
-    def finish(self) -> None:
-        """Check what is left against the tip."""
+    def settle(self) -> Tip:
+        """Check what is left and return where the rows ended."""
         for entry in self._closings_before(None):
             self._check_entry(entry)
-        seq, digest = self._last
+        return Tip(*self._last) if self._last else Tip()
+
+    def finish(self) -> None:
+        """Check what is left against the tip, and the tip against the anchors."""
+        last = self.settle()
+        seq, digest = last.seq, last.digest
+        known = max(self.anchors, default=0)
+        if known > self.tip.seq:
+            cut = f"the chain ended at {known} when its head was exported"
+            self._fault("truncated", self.tip.seq, "", cut)
         if seq < self.tip.seq:
             missing = f"entries {seq + 1} to {self.tip.seq} are missing at the end"
             self._fault("truncated", seq + 1, "", missing)
@@ -110,6 +129,9 @@ class Inspector:
         self.highest = max(self.highest, seq)
         if seq > self.tip.seq:
             return  # sealed after the tip was read, or forged: `highest` tells the caller
+        if self._last is None:
+            self._last = (seq, digest)
+            return
         last_seq, last_digest = self._last
         if seq <= last_seq:
             self._fault("misplaced", seq, row_id, f"position {seq} was already taken")
@@ -119,6 +141,8 @@ class Inspector:
             self._fault("missing", last_seq + 1, row_id, gap)
         elif link(last_digest, text) != digest:
             self._fault("altered", seq, row_id, "the digest doesn't fit the text and its place")
+        if self.anchors.get(seq, digest) != digest:
+            self._fault("anchor", seq, row_id, "another digest stood here when it was exported")
         self._last = (seq, digest)
 
     def _check_columns(self, row: Stored) -> None:

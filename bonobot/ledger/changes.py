@@ -20,8 +20,22 @@ from bonobot.ledger import store
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.chain import Tip
 from bonobot.ledger.databases import Database
-from bonobot.ledger.entries import Opening
+from bonobot.ledger.entries import Opening, Outcome
 from bonobot.ledger.groups import Open, Sealed, open_item
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What kind of event is recorded, and how it came out."""
+
+    type: str
+    outcome: Outcome = "ok"
+    code: str = ""
+    server_id: UUID | None = None
+    server_name: str = ""
+
+
+CHANGE = Event("change")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,6 +50,7 @@ class Change:
     resource_name: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
     governed: bool = True
+    event: Event = CHANGE
     id: UUID = field(default_factory=uuid4)
 
 
@@ -66,6 +81,7 @@ def change(
     resource_name: str = "",
     details: Mapping[str, Any] | None = None,
     governed: bool = True,
+    event: Event = CHANGE,
 ) -> Iterator[Change]:
     """Make a change and record it in one transaction; nothing is recorded if the block raises.
 
@@ -81,6 +97,7 @@ def change(
         resource_name=resource_name,
         details={} if details is None else details,
         governed=governed,
+        event=event,
     )
     with _recorded(one):
         yield one
@@ -96,6 +113,7 @@ def record(
     resource_name: str = "",
     details: Mapping[str, Any] | None = None,
     governed: bool = True,
+    event: Event = CHANGE,
 ) -> UUID:
     """Record a change that the caller's transaction has just made, as its last statement."""
     with change(
@@ -107,6 +125,7 @@ def record(
         resource_name=resource_name,
         details=details,
         governed=governed,
+        event=event,
     ) as one:
         pass
     return one.id
@@ -167,12 +186,15 @@ def _item(one: Change, at: datetime, generation: int) -> Open:
         call_id=one.id,
         organization_id=one.organization_id,
         action=one.action,
-        event_type="change",
+        event_type=one.event.type,
         resource_type=one.resource_type,
         resource_id=one.resource_id,
         resource_name=one.resource_name,
         actor=one.actor,
         decision="allow",
         details=one.details,
+        code=one.event.code,
+        server_id=one.event.server_id,
+        server_name=one.event.server_name,
     )
-    return open_item(opening, at, outcome="ok", generation=generation)
+    return open_item(opening, at, outcome=one.event.outcome, generation=generation)

@@ -127,6 +127,8 @@ def _commit(database: OwnDatabase, tickets: Sequence[Ticket]) -> list[Answer]:
         store.write_heads(database, _changed(before.tips, after.tips))
         store.write_cells(database, _changed(before.cells, after.cells))
         store.write_rates(database, _changed(before.rates, after.rates))
+        store.write_flows(database, _changed(before.flows, after.flows))
+        store.spend(database, _changed(before.permits, after.permits))
         database.commit()
     return plan.answers
 

@@ -12,6 +12,7 @@ from uuid import UUID
 from bonobot.ledger.actors import Actor
 
 Outcome = Literal["ok", "error", "refused", "unknown", "cancelled"]
+EVENT_TYPES = ("call", "model", "change", "approval", "connection")
 OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
 
 # Sums of a thousand such amounts still fit a signed 64-bit column.
@@ -75,13 +76,40 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
+class Flow:
+    """What a call does to the labels that its caller holds, as bits; `key` names the caller.
+
+    The call is refused where all of `barred` are held already; else it `adds` its own. Labels are
+    forgotten after `idle_s` without use; None: never.
+    """
+
+    key: str
+    adds: int = 0
+    barred: int = 0
+    idle_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """A person's yes that this call is to spend, and the digest of what it must have been for."""
+
+    id: UUID
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Admission:
-    """A decided call that asks to run; `generation` is the one its policy snapshot was read at."""
+    """A decided call that asks to run; `generation` is the one its policy snapshot was read at.
+
+    With a permit nothing is barred by a flow: a person has looked.
+    """
 
     opening: Opening
     reserves: tuple[Reserve, ...] = ()
     charges: tuple[Charge, ...] = ()
     generation: int | None = None
+    flows: tuple[Flow, ...] = ()
+    permit: Permit | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,26 @@ next item sees.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from bonobot.ledger import budgets, sealing
+from bonobot.ledger import budgets, flows, permits, sealing
 from bonobot.ledger.budgets import Cell
 from bonobot.ledger.chain import Tip
 from bonobot.ledger.entries import Admission, Admitted, Opening, Settlement
 from bonobot.ledger.floods import Window
-from bonobot.ledger.refusals import BudgetExhausted, RateLimited, Refusal, StaleSnapshot
+from bonobot.ledger.flows import Held
+from bonobot.ledger.permits import Granted
+from bonobot.ledger.refusals import (
+    BudgetExhausted,
+    FlowBarred,
+    PermitRefused,
+    RateLimited,
+    Refusal,
+    StaleSnapshot,
+)
 from bonobot.lib import rates
 
 Answer = Admitted | UUID | bool | Refusal
@@ -86,18 +95,23 @@ class Needs:
     cells: tuple[tuple[str, UUID], ...]
     rates: tuple[str, ...]
     closing: tuple[UUID, ...]
+    flows: tuple[tuple[str, UUID], ...] = ()
+    permits: tuple[UUID, ...] = ()
 
 
 @dataclass(slots=True)
 class State:
-    """Those rows as they are: tips by organization, cells and rates (theoretical arrival times in
-    microseconds) by key, the organizations of rows that are still to be closed by call id."""
+    """Those rows as they are: tips by organization, cells, rates (theoretical arrival times in
+    microseconds) and flows by key, the organizations of rows that are still to be closed by call
+    id, permits by id."""
 
     tips: dict[UUID, Tip]
     cells: dict[str, Cell]
     rates: dict[str, int]
     closable: dict[UUID, UUID]
     now: int
+    flows: dict[str, Held] = field(default_factory=dict)
+    permits: dict[UUID, Granted] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +139,8 @@ def needs(items: Iterable[Item]) -> Needs:
     cells: dict[str, UUID] = {}
     keys: set[str] = set()
     closing: list[UUID] = []
+    held: dict[str, UUID] = {}
+    granted: set[UUID] = set()
     for item in items:
         organizations.add(item.organization_id)
         if isinstance(item, Close):
@@ -133,11 +149,15 @@ def needs(items: Iterable[Item]) -> Needs:
         elif item.admission is not None:
             cells |= {reserve.key: item.organization_id for reserve in item.admission.reserves}
             keys |= {charge.key for charge in item.admission.charges}
+            held |= {flow.key: item.organization_id for flow in item.admission.flows}
+            granted |= {item.admission.permit.id} if item.admission.permit else set()
     return Needs(
         tuple(sorted(organizations)),
         tuple(sorted(cells.items())),
         tuple(sorted(keys)),
         tuple(closing),
+        tuple(sorted(held.items())),
+        tuple(sorted(granted)),
     )
 
 
@@ -150,6 +170,8 @@ def decide(state: State, items: Sequence[Item]) -> Plan:
             dict(state.rates),
             dict(state.closable),
             state.now,
+            dict(state.flows),
+            dict(state.permits),
         )
     )
     for item in items:
@@ -191,10 +213,12 @@ def _seal(plan: Plan, item: Item) -> Tip:
 
 
 def _admit(state: State, admission: Admission) -> Refusal | None:
-    """Charge and reserve all that an admission asks for, or nothing; return why not."""
+    """Spend, charge and reserve all that an admission asks for, or nothing; return why not."""
     generation = state.tips[admission.opening.organization_id].generation
     if admission.generation not in (None, generation):
         return StaleSnapshot(generation)
+    if refusal := _permitted(state, admission):
+        return refusal
     charged: dict[str, int] = {}
     for charge in admission.charges:
         tat = charged.get(charge.key, state.rates[charge.key])
@@ -212,4 +236,22 @@ def _admit(state: State, admission: Admission) -> Refusal | None:
         reserved[reserve.key] = after
     state.rates |= charged
     state.cells |= reserved
+    for flow in admission.flows:
+        state.flows[flow.key] = flows.add(state.flows[flow.key], flow, state.now)
+    if permit := admission.permit:
+        spent = replace(state.permits[permit.id], spent_by=admission.opening.call_id)
+        state.permits[permit.id] = spent
+    return None
+
+
+def _permitted(state: State, admission: Admission) -> Refusal | None:
+    """Return why the permit can't be spent or, without one, which flow bars the call."""
+    if permit := admission.permit:
+        organization_id = admission.opening.organization_id
+        granted = state.permits.get(permit.id)
+        verdict = permits.judge(granted, permit, organization_id, state.now)
+        return PermitRefused(verdict) if verdict else None
+    for flow in admission.flows:
+        if flows.barred(state.flows[flow.key], flow, state.now):
+            return FlowBarred(flow)
     return None

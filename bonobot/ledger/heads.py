@@ -1,5 +1,6 @@
 """Heads: the policy generation that an organization is at."""
 
+from collections.abc import Collection
 from uuid import UUID
 
 from bonobot.ledger.models import Head
@@ -13,3 +14,10 @@ def generation(organization_id: UUID) -> int:
     """
     found = Head.objects.filter(pk=organization_id).values_list("generation", flat=True).first()
     return found or 0
+
+
+def generations(organization_ids: Collection[UUID]) -> dict[UUID, int]:
+    """Return the current policy generations of several organizations (one query, or none)."""
+    if not organization_ids:
+        return {}
+    return dict(Head.objects.filter(pk__in=organization_ids).values_list("pk", "generation"))

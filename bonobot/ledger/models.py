@@ -27,7 +27,7 @@ class AppendOnly(Problem):
 def _refuse() -> Never:
     raise AppendOnly(
         "Audit rows are only added, by the ledger's writer and by `ledger.changes`.",
-        remedy="Old rows leave through the retention command, which keeps the chain verifiable.",
+        remedy="Old rows leave by `bonobot audit prune`, which keeps the chain verifiable.",
     )
 
 
@@ -186,6 +186,26 @@ class AuditRow(models.Model):
         _refuse()
 
 
+class Checkpoint(models.Model):
+    """Where a chain begins since its older rows were removed, signed; see `retention`."""
+
+    id = models.UUIDField(primary_key=True)
+    organization_id = models.UUIDField()
+    seq = models.BigIntegerField()
+    digest = models.CharField(max_length=64)
+    statement = models.JSONField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organization_id", "seq"], name="ledger_checkpoint_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.organization_id} from {self.seq}"
+
+
 class BudgetCell(models.Model):
     """What one budget has spent and set aside in one period; `budgets` explains the key."""
 
@@ -203,6 +223,32 @@ class BudgetCell(models.Model):
 
     def __str__(self) -> str:
         return f"{self.key}: {self.spent} spent, {self.reserved} reserved"
+
+
+class FlowCell(models.Model):
+    """The labels that a caller holds (bits), and when it last used them; see `flows`."""
+
+    key = models.CharField(primary_key=True, max_length=255)
+    organization_id = models.UUIDField(db_index=True)
+    labels = models.BigIntegerField(default=0, db_default=0)
+    touched = models.BigIntegerField(default=0, db_default=0)
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.labels}"
+
+
+class PermitRow(models.Model):
+    """One call that a person allowed; see `permits`. Inserted by the rooms above, spent by the
+    writer inside an admission, never changed otherwise. `expires` in microseconds since 1970."""
+
+    id = models.UUIDField(primary_key=True)
+    organization_id = models.UUIDField()
+    digest = models.CharField(max_length=64)
+    expires = models.BigIntegerField(db_index=True)
+    spent_by = models.UUIDField(null=True)
+
+    def __str__(self) -> str:
+        return f"{self.id}: {'spent' if self.spent_by else 'open'}"
 
 
 class RateCell(models.Model):

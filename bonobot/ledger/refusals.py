@@ -2,11 +2,13 @@
 
 from math import ceil
 
-from bonobot.ledger.budgets import Cell
-from bonobot.ledger.entries import Charge, Reserve
+from bonobot.ledger.budgets import Cell, named
+from bonobot.ledger.entries import Charge, Flow, Reserve
+from bonobot.ledger.permits import Verdict
 from bonobot.lib.problems import Problem
 
 MICROSECONDS = 1_000_000
+RATE_PARTS = 3
 
 
 class Refusal(Problem):
@@ -57,11 +59,18 @@ class RateLimited(Refusal):
     def __init__(self, charge: Charge, *, wait_us: int) -> None:
         seconds = max(ceil(wait_us / MICROSECONDS), 1)
         super().__init__(
-            f"The limit of {charge.per_minute} a minute, {charge.burst} at once, is reached.",
+            f"The {_whose(charge.key)} limit of {charge.per_minute} calls a minute, "
+            f"{charge.burst} at once, is reached.",
             rule=charge.key,
             remedy=f"Try again in {seconds} s.",
             retry_after=seconds,
         )
+
+
+def _whose(key: str) -> str:
+    """Return whose rate a key names: `rate:{organization}:{scope}:{scope id}`."""
+    scope = key.split(":")[2] if key.count(":") >= RATE_PARTS else ""
+    return "whole installation's" if scope == "global" else f"{scope or 'caller'}'s"
 
 
 class BudgetExhausted(Refusal):
@@ -73,7 +82,7 @@ class BudgetExhausted(Refusal):
 
     def __init__(self, reserve: Reserve, cell: Cell) -> None:
         super().__init__(
-            f"The budget of {reserve.limit} doesn't allow {reserve.amount} more: "
+            f"The {named(reserve.key)} is {reserve.limit} and doesn't allow {reserve.amount} more: "
             f"{cell.spent} are spent and {cell.reserved} are set aside for running calls.",
             rule=reserve.key,
             remedy="Wait for the next period, or ask who may to raise the budget.",
@@ -83,4 +92,40 @@ class BudgetExhausted(Refusal):
                 "reserved": cell.reserved,
                 "asked": reserve.amount,
             },
+        )
+
+
+class FlowBarred(Refusal):
+    """What the caller has seen so far forbids this call without a person (FEATURES X9)."""
+
+    code = "flow_needs_approval"
+    status = 403
+    title = "A person has to look at this call"
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__(
+            "The call would send something out after private data and untrusted content were read.",
+            rule=flow.key,
+            remedy="A person who may approve calls can allow it.",
+        )
+
+
+class PermitRefused(Refusal):
+    """The approval that the call came with can't be spent on it."""
+
+    code = "approval_unknown"
+    status = 403
+    title = "The approval doesn't hold"
+
+    _TEXTS = {
+        "approval_unknown": "There is no such approval.",
+        "approval_mismatch": "The approval was given for another call: other arguments, another "
+        "definition or other rules.",
+        "approval_expired": "The approval has expired.",
+        "approval_spent": "The approval was used already.",
+    }
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(
+            self._TEXTS[verdict], code=verdict, rule="approval", remedy="Ask for it again."
         )

@@ -1,8 +1,8 @@
 """The store: the SQL of the ledger, the same on SQLite and PostgreSQL.
 
 Every function works in the transaction that is open on the database it is given. Locks are taken
-in one order, heads, budget cells, rate cells, each by key: an `INSERT … ON CONFLICT DO UPDATE …
-RETURNING` creates, locks and reads rows in the order of its VALUES (SQLite 3.35).
+in one order, heads, budget cells, rate cells, flow cells, each by key: an `INSERT … ON CONFLICT DO
+UPDATE … RETURNING` creates, locks and reads rows in the order of its VALUES (SQLite 3.35).
 """
 
 import time
@@ -14,7 +14,9 @@ from bonobot.ledger import sealing
 from bonobot.ledger.budgets import Cell
 from bonobot.ledger.chain import Tip
 from bonobot.ledger.databases import Cursor, Database, Row
+from bonobot.ledger.flows import Held
 from bonobot.ledger.groups import Needs, Sealed, State
+from bonobot.ledger.permits import Granted
 
 POSTGRESQL_CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
@@ -37,6 +39,16 @@ _LOCK_RATES = """
     INSERT INTO ledger_ratecell ("key") VALUES {rows}
     ON CONFLICT ("key") DO UPDATE SET tat = ledger_ratecell.tat
     RETURNING "key", tat
+"""
+_LOCK_FLOWS = """
+    INSERT INTO ledger_flowcell ("key", organization_id) VALUES {rows}
+    ON CONFLICT ("key") DO UPDATE SET labels = ledger_flowcell.labels
+    RETURNING "key", labels, touched
+"""
+# Permits are only ever changed under the lock of their organization's head.
+_PERMITS = """
+    SELECT id, organization_id, digest, expires, spent_by FROM ledger_permitrow
+    WHERE id IN ({places})
 """
 _CLOSABLE = """
     SELECT id, organization_id FROM ledger_auditrow
@@ -61,6 +73,9 @@ _SET_HEAD = (
 )
 _SET_CELL = 'UPDATE ledger_budgetcell SET spent = %s, reserved = %s WHERE "key" = %s'
 _SET_RATE = 'UPDATE ledger_ratecell SET tat = %s WHERE "key" = %s'
+_SET_FLOW = 'UPDATE ledger_flowcell SET labels = %s, touched = %s WHERE "key" = %s'
+_SPEND = "UPDATE ledger_permitrow SET spent_by = %s WHERE id = %s AND spent_by IS NULL"
+_REMOVE = "DELETE FROM ledger_auditrow WHERE organization_id = %s AND seq <= %s"
 _BUMP = """
     INSERT INTO ledger_head (organization_id, generation) VALUES (%s, 1)
     ON CONFLICT (organization_id) DO UPDATE SET generation = ledger_head.generation + 1
@@ -79,12 +94,10 @@ class Written(NamedTuple):
 def lock(database: Database, needs: Needs) -> Callable[[], State]:
     """Lock the rows of a group; return a function that reads them once the answers are there."""
     heads = _lock_heads(database, needs.organizations)
-    cells = _lock(
-        database,
-        _LOCK_CELLS,
-        [(key, database.uuid(organization)) for key, organization in needs.cells],
-    )
+    cells = _lock(database, _LOCK_CELLS, _owned(database, needs.cells))
     rates = _lock(database, _LOCK_RATES, [(key,) for key in needs.rates])
+    flows = _lock(database, _LOCK_FLOWS, _owned(database, needs.flows))
+    permits = _select(database, _PERMITS, needs.permits)
     closable = _select(database, _CLOSABLE, needs.closing)
 
     def read() -> State:
@@ -95,6 +108,8 @@ def lock(database: Database, needs: Needs) -> Callable[[], State]:
             rates=dict(_rows(rates)),
             closable={_id(row): _id(organization) for row, organization in _rows(closable)},
             now=now,
+            flows={key: Held(labels, touched) for key, labels, touched in _rows(flows)},
+            permits={_id(row): _granted(*facts) for row, *facts in _rows(permits)},
         )
 
     return read
@@ -137,6 +152,27 @@ def write_rates(database: Database, rates: Mapping[str, int]) -> None:
     database.execute_each(_SET_RATE, [(tat, key) for key, tat in rates.items()])
 
 
+def write_flows(database: Database, flows: Mapping[str, Held]) -> None:
+    """Store what callers hold."""
+    rows = [(held.labels, held.touched, key) for key, held in flows.items()]
+    database.execute_each(_SET_FLOW, rows)
+
+
+def spend(database: Database, permits: Mapping[UUID, Granted]) -> None:
+    """Store by which calls permits were spent."""
+    rows = [
+        (database.uuid(granted.spent_by), database.uuid(permit_id))
+        for permit_id, granted in permits.items()
+        if granted.spent_by is not None
+    ]
+    database.execute_each(_SPEND, rows)
+
+
+def remove(database: Database, organization_id: UUID, *, up_to: int) -> None:
+    """Delete an organization's rows from the beginning of its chain up to a position."""
+    database.execute(_REMOVE, [database.uuid(organization_id), up_to])
+
+
 def bump(database: Database, organization_id: UUID) -> None:
     """Raise an organization's generation by one."""
     database.execute(_BUMP, [database.uuid(organization_id)])
@@ -165,6 +201,16 @@ def _lock_heads(database: Database, organizations: Sequence[UUID]) -> Cursor | N
     clock = "NULL" if database.is_sqlite else POSTGRESQL_CLOCK
     rows = [(database.uuid(organization),) for organization in organizations]
     return _lock(database, _LOCK_HEADS.replace("{clock}", clock), rows)
+
+
+def _owned(database: Database, keys: Iterable[tuple[str, UUID]]) -> list[Row]:
+    return [(key, database.uuid(organization)) for key, organization in keys]
+
+
+def _granted(
+    organization: UUID | str, digest: str, expires: int, spent_by: UUID | str | None
+) -> Granted:
+    return Granted(_id(organization), digest, expires, _id(spent_by) if spent_by else None)
 
 
 def _lock(database: Database, sql: str, rows: Sequence[Row]) -> Cursor | None:

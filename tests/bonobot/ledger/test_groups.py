@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from bonobot.ledger.budgets import Cell
 from bonobot.ledger.chain import Tip
-from bonobot.ledger.entries import Admission, Admitted, Charge, Reserve, Settlement
+from bonobot.ledger.entries import (
+    Admission,
+    Admitted,
+    Charge,
+    Flow,
+    Permit,
+    Reserve,
+    Settlement,
+)
+from bonobot.ledger.flows import Held
 from bonobot.ledger.groups import (
     Close,
     Item,
@@ -19,7 +28,14 @@ from bonobot.ledger.groups import (
     needs,
     open_item,
 )
-from bonobot.ledger.refusals import BudgetExhausted, RateLimited, StaleSnapshot
+from bonobot.ledger.permits import Granted
+from bonobot.ledger.refusals import (
+    BudgetExhausted,
+    FlowBarred,
+    PermitRefused,
+    RateLimited,
+    StaleSnapshot,
+)
 from tests.bonobot.ledger.cast import opening_of
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
@@ -36,6 +52,7 @@ def state_for(items: Sequence[Item], **tips: int) -> State:
         rates=dict.fromkeys(wanted.rates, 0),
         closable={},
         now=NOW,
+        flows={key: Held() for key, _ in wanted.flows},
     )
 
 
@@ -44,8 +61,10 @@ def admission(
     charges: tuple[Charge, ...] = (),
     generation: int | None = None,
     organization: UUID = ORGANIZATION,
+    flows: tuple[Flow, ...] = (),
+    permit: Permit | None = None,
 ) -> Open:
-    one = Admission(opening_of(organization), reserves, charges, generation)
+    one = Admission(opening_of(organization), reserves, charges, generation, flows, permit)
     return open_item(one.opening, AT, admission=one, generation=generation)
 
 
@@ -148,6 +167,52 @@ def test_one_budget_named_twice_is_reserved_twice() -> None:
     plan = decide(state_for(items), items)
     assert isinstance(plan.answers[0], BudgetExhausted)
     assert plan.state.cells == {"budget:x": Cell()}
+
+
+READS, SENDS = Flow("flow:x", adds=3), Flow("flow:x", barred=3)
+PERMIT = Permit(UUID(int=9), "d" * 64)
+
+
+def test_labels_are_held_from_the_admission_that_brings_them() -> None:
+    items = [admission(flows=(SENDS,)), admission(flows=(READS,)), admission(flows=(SENDS,))]
+    plan = decide(state_for(items), items)
+    assert [type(answer) for answer in plan.answers] == [Admitted, Admitted, FlowBarred]
+    assert plan.state.flows == {"flow:x": Held(3, NOW)}
+
+
+def test_a_call_that_is_not_admitted_brings_no_labels() -> None:
+    items = [admission(Reserve("budget:x", 1, 2), flows=(READS,))]
+    plan = decide(state_for(items), items)
+    assert isinstance(plan.answers[0], BudgetExhausted)
+    assert plan.state.flows == {"flow:x": Held()}
+
+
+def test_a_permit_opens_a_barred_flow_once() -> None:
+    items = [admission(flows=(SENDS,), permit=PERMIT), admission(flows=(SENDS,), permit=PERMIT)]
+    state = state_for(items)
+    state.flows["flow:x"] = Held(3, NOW)
+    state.permits[PERMIT.id] = Granted(ORGANIZATION, PERMIT.digest, NOW)
+    plan = decide(state, items)
+    assert isinstance(plan.answers[0], Admitted)
+    assert isinstance(plan.answers[1], PermitRefused)
+    assert plan.answers[1].code == "approval_spent"
+    assert plan.state.permits[PERMIT.id].spent_by == items[0].call_id
+
+
+def test_a_permit_is_not_spent_by_a_call_that_is_refused_for_something_else() -> None:
+    items = [admission(Reserve("budget:x", 1, 2), permit=PERMIT)]
+    state = state_for(items)
+    state.permits[PERMIT.id] = Granted(ORGANIZATION, PERMIT.digest, NOW)
+    plan = decide(state, items)
+    assert isinstance(plan.answers[0], BudgetExhausted)
+    assert plan.state.permits[PERMIT.id].spent_by is None
+
+
+def test_a_permit_that_is_not_there_admits_nothing() -> None:
+    items = [admission(permit=PERMIT)]
+    (answer,) = decide(state_for(items), items).answers
+    assert isinstance(answer, PermitRefused)
+    assert answer.code == "approval_unknown"
 
 
 def test_a_refusal_and_an_event_need_no_admission() -> None:

@@ -70,7 +70,7 @@ def test_a_flipped_byte_is_found(chain: UUID, name: str) -> None:
     ("name", "value"),
     [
         ("opened_at", "2020-01-01 00:00:00+00:00"),
-        ("agent_id", str(uuid4())),
+        ("agent_id", str(UUID(int=5))),
         ("duration_ms", 5),
         ("cost_microusd", 5),
         ("repeats", 5),

@@ -1,5 +1,6 @@
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,11 +11,13 @@ from django.db import transaction
 
 from bonobot.ledger import changes, usage
 from bonobot.ledger import writer as writers
-from bonobot.ledger.entries import Admission, Charge, Opening, Reserve, Settlement
-from bonobot.ledger.models import AuditRow, Head
+from bonobot.ledger.entries import Admission, Charge, Flow, Opening, Permit, Reserve, Settlement
+from bonobot.ledger.models import AuditRow, FlowCell, Head, PermitRow
 from bonobot.ledger.refusals import (
     AuditUnavailable,
     BudgetExhausted,
+    FlowBarred,
+    PermitRefused,
     RateLimited,
     Refusal,
     StaleSnapshot,
@@ -110,6 +113,32 @@ def test_a_rate_limit_says_when_to_come_again(writer: Writer, opening: Make) -> 
     assert 50 <= refusal.value.retry_after <= 60
 
 
+def test_what_a_caller_has_seen_bars_what_would_send_it_out(writer: Writer, opening: Make) -> None:
+    sends = (Flow("flow:x", barred=3),)
+    writer.admit(Admission(opening(), flows=sends)).result(WAIT_S)
+    writer.admit(Admission(opening(), flows=(Flow("flow:x", adds=3),))).result(WAIT_S)
+    assert FlowCell.objects.get().labels == 3
+    with pytest.raises(FlowBarred):
+        writer.admit(Admission(opening(), flows=sends)).result(WAIT_S)
+
+
+def test_a_permit_is_spent_by_one_of_many_calls_at_once(
+    writer: Writer, opening: Make, organization_id: UUID
+) -> None:
+    permit = Permit(uuid4(), "d" * 64)
+    PermitRow.objects.create(
+        id=permit.id, organization_id=organization_id, digest=permit.digest, expires=2**62
+    )
+    calls = [opening() for _ in range(20)]
+    futures = [writer.admit(Admission(call, permit=permit)) for call in calls]
+    spent = [call for call, future in zip(calls, futures, strict=True) if not future.exception()]
+    assert [one.call_id for one in spent] == [PermitRow.objects.get().spent_by]
+    codes = {error.code for error in (f.exception() for f in futures) if isinstance(error, Refusal)}
+    assert codes == {"approval_spent"}
+    with pytest.raises(PermitRefused):
+        writer.admit(Admission(opening(), permit=Permit(permit.id, "e" * 64))).result(WAIT_S)
+
+
 def test_a_refused_call_is_a_row_that_is_sealed_once(writer: Writer, opening: Make) -> None:
     call = opening(decision="deny", rule="policy", code="denied_by_policy")
     assert writer.refuse(call).result(WAIT_S) == call.call_id
@@ -202,6 +231,47 @@ def test_fifty_parallel_reservations_never_overspend(
     assert reserved == 0
     assert spent == sum(1 + number % amount for number, one in enumerate(admitted) if one)
     assert spent <= limit
+
+
+def test_twenty_runs_of_fifty_sessions_leave_less_than_one_call_unused(
+    start_writer: Callable[..., Writer], opening: Make
+) -> None:
+    limit, amount = 1_000, 30
+    pair = [start_writer(), start_writer()]
+    for run in range(20):
+        key = f"budget:{run}"
+        waiting = [
+            pair[number % 2].admit(Admission(opening(), (Reserve(key, limit, amount),)))
+            for number in range(50)
+        ]
+        assert sum(one.exception(WAIT_S) is None for one in waiting) == limit // amount
+        spent, reserved = usage.spent(key)
+        assert limit - amount < spent + reserved <= limit
+
+
+def test_two_writers_and_twenty_clients_stay_within_two_percent_of_a_rate(
+    start_writer: Callable[..., Writer], opening: Make
+) -> None:
+    """R10 in short: refusals are cheap, so twenty clients ask far more often than is allowed."""
+    pair = [start_writer(), start_writer()]
+    rate = Charge("rate:x", 3_000, 50)
+    began = time.monotonic()
+
+    def client(number: int) -> list[float]:
+        passed = []
+        while time.monotonic() < began + 2:
+            try:
+                pair[number % 2].admit(Admission(opening(), charges=(rate,))).result(WAIT_S)
+            except RateLimited:
+                continue
+            passed.append(time.monotonic())
+        return passed
+
+    with ThreadPoolExecutor(20) as threads:
+        passed = sorted(at for found in threads.map(client, range(20)) for at in found)
+    lasted = passed[-1] - began
+    ideal = rate.burst + lasted * rate.per_minute / 60
+    assert 0.98 * ideal - 1 <= len(passed) <= 1.02 * ideal + 1
 
 
 def test_a_budget_is_used_up_to_the_last_call_that_fits(

@@ -1,0 +1,130 @@
+"""Anchors: signed statements of where a chain ended, kept outside of the database.
+
+Whoever can rewrite every row and the head can forge a chain, or cut off its end. An anchor that
+left the database before shows it: `audit verify` compares each one with the rows (FEATURES X8).
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+
+from bonobot.ledger import sealing
+from bonobot.ledger.models import Head
+from bonobot.ledger.signing import Signer, Statement
+from bonobot.lib.keys import private_folder
+
+logger = logging.getLogger("bonobot.ledger.heads")
+
+KIND = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """Where an organization's chain ended at a time, as it was signed then."""
+
+    organization_id: UUID
+    seq: int
+    digest: str
+    at: str
+
+
+def signer() -> Signer:
+    """Return the signer of this installation."""
+    return Signer(settings.BONOBOT_AUDIT_KEYS)
+
+
+def folder() -> Path:
+    """Return where anchors are kept: a file for each month, a JSON object a line."""
+    return Path(settings.BONOBOT_AUDIT_HEADS)
+
+
+def heads(organization_id: UUID | None = None) -> list[dict[str, Any]]:
+    """Return signed statements of where the chains (or one chain) end now."""
+    rows = Head.objects.filter(seq__gt=0).order_by("organization_id")
+    if organization_id is not None:
+        rows = rows.filter(pk=organization_id)
+    sign = signer().sign
+    at = sealing.stamp(datetime.now(UTC))
+    return [
+        sign(
+            {
+                "kind": KIND,
+                "organization_id": str(row.organization_id),
+                "seq": row.seq,
+                "digest": row.digest,
+                "at": at,
+            }
+        )
+        for row in rows
+    ]
+
+
+def export() -> int:
+    """Append the ends of the chains that moved since the last export; return how many.
+
+    Each goes to the log, too (`bonobot.ledger.heads`), for whoever collects logs elsewhere.
+    """
+    known = _last_positions()
+    moved = [one for one in heads() if known.get(one["organization_id"], 0) < one["seq"]]
+    if moved:
+        lines = [json.dumps(one, sort_keys=True) for one in moved]
+        with _current().open("a", encoding="utf-8") as file:
+            file.write("".join(f"{line}\n" for line in lines))
+        for line in lines:
+            logger.info("%s", line)
+    return len(moved)
+
+
+def anchors(organization_id: UUID, lines: Iterable[str]) -> Iterator[Anchor]:
+    """Yield one organization's anchors out of exported lines; raise ValueError for a forged one."""
+    holds = signer().holds
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        statement = _parsed(line, number)
+        if statement.get("organization_id") != str(organization_id):
+            continue
+        if statement.get("kind") != KIND or not holds(statement):
+            raise ValueError(f"Line {number} was not signed by a key of this installation.")
+        yield Anchor(organization_id, statement["seq"], statement["digest"], statement["at"])
+
+
+def kept_lines() -> Iterator[str]:
+    """Yield the lines of all the files that this host keeps, the oldest first."""
+    for path in sorted(folder().glob("*.jsonl")):
+        with path.open(encoding="utf-8") as file:
+            yield from file
+
+
+def _parsed(line: str, number: int) -> Statement:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"Line {number} is no JSON.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"Line {number} is no JSON object.")
+    return found
+
+
+def _current() -> Path:
+    return private_folder(folder()) / f"{datetime.now(UTC):%Y-%m}.jsonl"
+
+
+def _last_positions() -> dict[str, int]:
+    """Return how far each chain was exported by this host in this month."""
+    path = _current()
+    found: dict[str, int] = {}
+    if path.exists():
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                if '"seq"' in line and line.endswith("\n"):
+                    one = json.loads(line)
+                    found[one["organization_id"]] = one["seq"]
+    return found

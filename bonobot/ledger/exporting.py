@@ -1,0 +1,81 @@
+"""Exporting: audit rows as JSON Lines, which can be verified elsewhere, or as CSV for a table."""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from django.db.models import QuerySet
+
+from bonobot.ledger import sealing
+from bonobot.ledger.chain import Stored
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.verify import SEALED, stored
+
+Form = Literal["jsonl", "csv"]
+MEDIA: dict[str, str] = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
+PAGE = 500
+HEADING = ("seq", *sealing.NAMES, "details")
+# A table program would run a cell that begins with one of these.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def pages(rows: QuerySet[AuditRow], form: Form) -> Iterator[str]:
+    """Yield one organization's rows in the order of the chain, page by page, as text in a form."""
+    if form == "csv":
+        yield _csv([HEADING])
+    ordered = rows.order_by("seq").values_list(*SEALED, *sealing.NAMES)
+    after: int | None = None
+    while page := list((ordered if after is None else ordered.filter(seq__gt=after))[:PAGE]):
+        found = [stored(values) for values in page]
+        after = found[-1].seq
+        yield _csv(map(_cells, found)) if form == "csv" else "".join(map(_line, found))
+
+
+def read(lines: Iterable[str]) -> Iterator[Stored]:
+    """Yield the rows of exported JSON Lines; raise ValueError for what is none."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            one = json.loads(line)
+            columns = tuple([one["columns"][name] for name in sealing.NAMES])
+            yield Stored(
+                one["id"],
+                int(one["seq"]),
+                one["digest"],
+                one["opened"],
+                one["closed_seq"],
+                one["closed_digest"],
+                one["closed"],
+                columns,
+            )
+        except (ValueError, TypeError, KeyError) as error:
+            raise ValueError(f"Line {number} is no exported audit row.") from error
+
+
+def _line(row: Stored) -> str:
+    columns = dict(zip(sealing.NAMES, row.columns, strict=True))
+    facts = {name: getattr(row, name) for name in SEALED} | {"columns": columns}
+    return json.dumps(facts, ensure_ascii=False) + "\n"
+
+
+def _cells(row: Stored) -> list[Any]:
+    details: dict[str, Any] = {}
+    for text in filter(None, (row.opened, row.closed)):
+        details |= json.loads(text).get("details", {})
+    written = json.dumps(details, ensure_ascii=False)
+    return [row.seq, *map(_harmless, row.columns), _harmless(written)]
+
+
+def _harmless(cell: Any) -> Any:
+    if isinstance(cell, str) and cell.startswith(_FORMULA):
+        return f"'{cell}"
+    return cell
+
+
+def _csv(rows: Iterable[Iterable[Any]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

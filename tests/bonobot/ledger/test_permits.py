@@ -1,0 +1,27 @@
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from bonobot.ledger.entries import Permit
+from bonobot.ledger.permits import Granted, judge
+
+ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
+NOW = 1_000_000
+PERMIT = Permit(UUID(int=3), "d" * 64)
+GRANTED = Granted(ORGANIZATION, PERMIT.digest, NOW)
+
+
+@pytest.mark.parametrize(
+    ("granted", "code"),
+    [
+        (GRANTED, ""),
+        (None, "approval_unknown"),
+        (replace(GRANTED, organization_id=OTHER), "approval_unknown"),
+        (replace(GRANTED, digest="e" * 64), "approval_mismatch"),
+        (replace(GRANTED, expires=NOW - 1), "approval_expired"),
+        (replace(GRANTED, spent_by=UUID(int=4)), "approval_spent"),
+    ],
+)
+def test_a_permit_holds_once_for_what_it_was_given_for(granted: Granted | None, code: str) -> None:
+    assert judge(granted, PERMIT, ORGANIZATION, NOW) == code
