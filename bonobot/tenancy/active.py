@@ -9,11 +9,13 @@ from typing import Any
 from django.http import HttpRequest
 
 from bonobot.lib.problems import Forbidden, NotFound
+from bonobot.lib.untrusted import visible
 from bonobot.tenancy.models import Organization, Token, User
 from bonobot.tenancy.principals import Principal, principal_for_token, principal_for_user
 
 HEADER = "Bonobot-Organization"
 SESSION_KEY = "organization"
+LONGEST_CLIENT = 200
 
 
 def organization_of(request: HttpRequest) -> Organization:
@@ -58,6 +60,11 @@ def principal_of(request: Any) -> Principal:
             cached = principal_for_user(user, organization_of(request))
         request.bonobot_principal = cached
     return cached
+
+
+def client_of(request: Any) -> str:
+    """Return what the caller's program says that it is, as the audit keeps it."""
+    return visible(request.headers.get("User-Agent", ""), LONGEST_CLIENT)
 
 
 def _unknown(slug: str) -> NotFound:

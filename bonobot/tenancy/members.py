@@ -59,7 +59,7 @@ def remove_member(principal: Principal, member: Membership) -> None:
 
 
 def save_organization(principal: Principal, organization: Organization, *, adding: bool) -> None:
-    """Make an organization (platform administrators), or rename one's own."""
+    """Make an organization (platform administrators), or change one's own."""
     if adding:
         _require_platform(principal)
     else:
@@ -72,7 +72,12 @@ def save_organization(principal: Principal, organization: Organization, *, addin
         resource_type="organization",
         resource_id=str(organization.pk),
         resource_name=organization.name,
-        details={"slug": organization.slug},
+        details={
+            "slug": organization.slug,
+            "four_eyes": organization.four_eyes,
+            "approval_hours": organization.approval_hours,
+            "calls_per_minute": organization.calls_per_minute,
+        },
     ):
         organization.save()
 

@@ -4,6 +4,7 @@ import uuid
 from typing import ClassVar
 
 from django.contrib.auth.models import AbstractUser
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -13,6 +14,7 @@ from bonobot.tenancy.roles import Role
 from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet, OrganizationModel
 
 ROLE_CHOICES = [(role.value, role.value) for role in Role]
+MOST_APPROVAL_HOURS = 720
 
 
 class User(AbstractUser):
@@ -32,12 +34,34 @@ class OrganizationQuerySet(models.QuerySet):
 
 
 class Organization(models.Model):
-    """The tenant: every other row belongs to one, and nothing crosses."""
+    """The tenant: every other row belongs to one, and nothing crosses.
+
+    While `halted_at` is set, nothing of it runs and no call is made (the kill switch).
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     name = models.CharField(_("name"), max_length=255)
     slug = models.SlugField(_("slug"), max_length=64, unique=True)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    halted_at = models.DateTimeField(_("halted"), null=True, editable=False)
+    four_eyes = models.BooleanField(
+        _("nobody approves their own calls"),
+        default=False,
+        help_text=_("Whoever asked for a call, or started its session, can't approve it."),
+    )
+    approval_hours = models.PositiveSmallIntegerField(
+        _("hours to answer a call that waits"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_APPROVAL_HOURS)],
+        help_text=_("From 1 to 720; then it is refused. Empty: as the platform has it."),
+    )
+    calls_per_minute = models.PositiveIntegerField(
+        _("calls a minute"),
+        null=True,
+        blank=True,
+        help_text=_("Of all agents and tokens together; 0: no limit, empty: as the settings say."),
+    )
 
     objects = OrganizationQuerySet.as_manager()
 

@@ -26,10 +26,12 @@ class Action(StrEnum):
     MANAGE_SERVERS = "manage_servers"
     MANAGE_AGENTS = "manage_agents"
     APPROVE_DEFINITIONS = "approve_definitions"
+    APPROVE_CALLS = "approve_calls"
     CALL_TOOLS = "call_tools"
     RUN_AGENTS = "run_agents"
     MANAGE_TOKENS = "manage_tokens"
     MANAGE_MEMBERS = "manage_members"
+    MANAGE_NOTICES = "manage_notices"
     MANAGE_ORGANIZATION = "manage_organization"
     MANAGE_LAUNCHERS = "manage_launchers"
     ALLOW_PRIVATE_ADDRESS = "allow_private_address"
@@ -52,7 +54,9 @@ TABLE: dict[Role, frozenset[Action]] = {
             Action.RUN_AGENTS,
         }
     ),
-    Role.REVIEWER: frozenset({Action.VIEW, Action.VIEW_AUDIT, Action.APPROVE_DEFINITIONS}),
+    Role.REVIEWER: frozenset(
+        {Action.VIEW, Action.VIEW_AUDIT, Action.APPROVE_DEFINITIONS, Action.APPROVE_CALLS}
+    ),
     Role.AUDITOR: frozenset({Action.VIEW, Action.VIEW_AUDIT}),
     Role.MEMBER: frozenset({Action.RUN_AGENTS}),
 }

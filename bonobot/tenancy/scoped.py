@@ -17,6 +17,9 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.ledger.changes import bump
 from bonobot.lib.problems import NotFound
 
+# Where every page tells a number, counting must not cost more the more there is.
+MOST_COUNTED = 1_000
+
 
 class ScopedQuerySet(models.QuerySet):
     """Rows of one organization at a time."""
@@ -24,6 +27,10 @@ class ScopedQuerySet(models.QuerySet):
     def for_organization(self, organization_id: uuid.UUID) -> Self:
         """Keep the rows of one organization."""
         return self.filter(organization_id=organization_id)
+
+    def count_some(self) -> int:
+        """Count the rows, but stop behind `MOST_COUNTED`: an answer above it means "more"."""
+        return self.order_by().values("pk")[: MOST_COUNTED + 1].count()
 
     def get_or_404(self, organization_id: uuid.UUID, **lookup: Any) -> Any:
         """Return the one row of this organization, or raise `NotFound`.

@@ -77,7 +77,11 @@ class OrganizationAdmin(ScopedAdmin):
     needs_to_change = Action.MANAGE_ORGANIZATION
     list_display = ("name", "slug", "member_count", "created_at")
     search_fields = ("name", "slug")
-    fields = ("name", "slug")
+    fieldsets = (
+        (None, {"fields": ("name", "slug")}),
+        (_("Approvals of calls"), {"fields": ("four_eyes", "approval_hours")}),
+        (_("Rate"), {"fields": ("calls_per_minute",)}),
+    )
     prepopulated_fields = {"slug": ("name",)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:

@@ -6,14 +6,19 @@ from uuid import UUID
 
 import django_filters
 from django.db.models import Q
+from django.http import StreamingHttpResponse
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from bonobot.ledger.entries import EVENT_TYPES
+from bonobot.ledger.exporting import MEDIA, Form
 from bonobot.ledger.models import AuditQuerySet, AuditRow
 from bonobot.tenancy.api.resources import Resource, found_or_404
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.downloads import download
 from bonobot.tenancy.roles import Action
 
 
@@ -25,6 +30,9 @@ class AuditFilter(django_filters.FilterSet):
     session = django_filters.UUIDFilter(field_name="session_id")
     tool = django_filters.CharFilter(method="by_tool", label="The tool's own or namespaced name")
     action = django_filters.CharFilter(field_name="action")
+    event_type = django_filters.ChoiceFilter(
+        choices=[(kind, kind) for kind in EVENT_TYPES], label="What kind of event"
+    )
     outcome = django_filters.ChoiceFilter(choices=AuditRow.Outcome.choices)
     decision = django_filters.ChoiceFilter(choices=AuditRow.Decision.choices)
     code = django_filters.CharFilter(field_name="code")
@@ -118,6 +126,36 @@ class Audit(Resource):
         """List calls and events, the latest first."""
         rows = AuditRow.objects.of(self.organization_id).defer("opened", "closed")
         return self.listed(rows, AuditShape)
+
+
+class AuditExportFilter(AuditFilter):
+    """What is exported: the same choice as of the list, and the form of the file."""
+
+    form = django_filters.ChoiceFilter(
+        choices=[(form, form) for form in MEDIA], method="in_form", label="jsonl (default) or csv"
+    )
+
+    def in_form(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+        """Keep all: the form changes how rows are written, not which."""
+        return rows
+
+
+class AuditExport(Resource):
+    """The audit as a file."""
+
+    rules = {"GET": Action.VIEW_AUDIT}
+    queryset = AuditRow.objects.none()
+    filterset_class = AuditExportFilter
+    http_method_names = ["get"]
+
+    @operation("export_audit", answer={(200, media): OpenApiTypes.STR for media in MEDIA.values()})
+    def get(self, request: object) -> StreamingHttpResponse:
+        """Export calls and events in the order of the chain, with both of their sealed texts.
+
+        A whole export as JSON Lines is checked by `bonobot audit verify --file`.
+        """
+        form: Form = "csv" if self.request.query_params.get("form") == "csv" else "jsonl"
+        return download(self.filter_queryset(AuditRow.objects.of(self.organization_id)), form)
 
 
 class AuditEntry(Resource):

@@ -108,8 +108,8 @@ class ResourceSchema(AutoSchema):
         return [ORGANIZATION, IDEMPOTENCY_KEY] if self.method in WRITES else [ORGANIZATION]
 
     def get_filter_backends(self) -> list[Any]:
-        """Return what reads the query: nothing where a view names no filters."""
-        return super().get_filter_backends() if hasattr(self.view, "filterset_class") else []
+        """Return what reads the query; a filter narrows what is exported, too."""
+        return list(self.view.filter_backends) if self._is_filtered() else []
 
     def _get_serializer_name(
         self, serializer: Any, direction: Any, bypass_extensions: bool = False
@@ -138,7 +138,9 @@ class ResourceSchema(AutoSchema):
         write = self.method in WRITES
         calls = getattr(getattr(self.view, self.method.lower()), "makes_calls", False)
         common = {ORGANIZATION, IDEMPOTENCY_KEY}
-        if write or self._is_list_view() or set(self.get_override_parameters()) - common:
+        asks = self._is_list_view() or self._is_filtered()
+        # Without an id in the path, the organization may have to be named.
+        if write or asks or "{" not in self.path or set(self.get_override_parameters()) - common:
             yield 400
         yield from (401, 403, 404)
         if write:
@@ -146,6 +148,9 @@ class ResourceSchema(AutoSchema):
         if calls:
             yield 429
         yield 503
+
+    def _is_filtered(self) -> bool:
+        return self.method == "GET" and hasattr(self.view, "filterset_class")
 
     def _docstring(self) -> str:
         text = getattr(self.view, self.method.lower()).__doc__ or ""

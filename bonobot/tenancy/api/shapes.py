@@ -42,5 +42,10 @@ class ProblemDetails(Shape):
     remedy = serializers.CharField(required=False, help_text="What to do next.")
     rule = serializers.CharField(required=False, help_text="The rule that refused.")
     retry_after = serializers.FloatField(required=False, help_text="Seconds.")
+    approval_id = serializers.CharField(
+        required=False, help_text="With `approval_required`: the question that waits for a person."
+    )
+    approval_url = serializers.CharField(required=False, help_text="Where a person answers it.")
+    expires_at = serializers.CharField(required=False, help_text="When it becomes a no.")
     # DRF moves declared fields away, so its own property of this name stays what it is.
     errors = Fault(many=True, required=False)  # type: ignore[assignment]

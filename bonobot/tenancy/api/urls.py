@@ -2,11 +2,12 @@
 
 from django.urls import path
 
-from bonobot.tenancy.api.audit import Audit, AuditEntry
+from bonobot.tenancy.api.audit import Audit, AuditEntry, AuditExport
 from bonobot.tenancy.api.members import Members
 
 urlpatterns = [
     path("audit", Audit.as_view(), name="audit"),
+    path("audit/export", AuditExport.as_view(), name="audit-export"),
     path("audit/<str:audit_id>", AuditEntry.as_view(), name="audit-entry"),
     path("members", Members.as_view(), name="members"),
 ]

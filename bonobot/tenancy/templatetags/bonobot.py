@@ -15,6 +15,7 @@ from django.utils.translation import gettext as _
 
 from bonobot.lib.highlighting import LONGEST_SHOWN, highlighted, sentence
 from bonobot.lib.untrusted import visible
+from bonobot.tenancy.scoped import MOST_COUNTED
 
 register = template.Library()
 
@@ -90,6 +91,16 @@ def milliseconds(value: Any) -> str:
 
 
 @register.filter
+def percent(value: Any) -> str:
+    """Return a percentage; one that isn't whole never reads as 100."""
+    if not isinstance(value, int | float):
+        return "–"
+    if value >= 100:
+        return "100 %"
+    return f"{min(value, 99.99):.2f} %" if value > 99 else f"{value:.1f} %"
+
+
+@register.filter
 def dollars(microusd: int | None) -> str:
     """Return micro-dollars as dollars; small sums keep their digits."""
     amount = (microusd or 0) / MICRO
@@ -106,6 +117,12 @@ def plain_dollars(microusd: int) -> str:
 def amount(value: int | None, unit: str) -> str:
     """Return an amount in the unit of a budget."""
     return dollars(value) if unit == "microusd" else f"{value or 0:,}"
+
+
+@register.filter
+def counted(count: int) -> str:
+    """Return what `count_some` found: a number, or that there are more."""
+    return f"{MOST_COUNTED:,}+" if count > MOST_COUNTED else f"{count:,}"
 
 
 @register.filter

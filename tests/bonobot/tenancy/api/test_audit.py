@@ -3,10 +3,14 @@
 from datetime import timedelta
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from agents.models import Agent
+from bonobot.ledger import exporting
 from bonobot.ledger.models import AuditRow
+from bonobot.ledger.verify import verify_exported
+from bonobot.tenancy.downloads import download
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Role
 from tests import rest
@@ -91,3 +95,26 @@ def test_members_are_listed_with_their_roles(acme, auditor):
     casting.person(acme, Role.REVIEWER, "rita")
     (found,) = auditor.get("members").json["results"]
     assert (found["username"], found["role"]) == ("rita", "reviewer")
+
+
+def test_the_export_is_a_file_and_takes_the_filters_of_the_list(auditor):
+    answer = auditor.get("audit/export?action=agent_added&form=csv")
+    assert answer.headers["Content-Type"].startswith("text/csv")
+    assert "audit-" in answer.headers["Content-Disposition"]
+    assert auditor.get("audit/export?form=xml").code == "invalid"
+    assert auditor.get("audit/export?format=csv").code == "unknown_parameter"
+
+
+def test_an_export_is_written_page_by_page(acme, helper):
+    async def read() -> str:
+        rows = AuditRow.objects.of(acme.pk)
+        found = download(rows, "jsonl")
+        return "".join([part.decode() async for part in found])
+
+    lines = async_to_sync(read)().splitlines()
+    assert len(lines) == AuditRow.objects.of(acme.pk).count()
+    assert verify_exported(exporting.read(lines)).ok
+
+
+def test_only_those_who_may_read_the_audit_export_it(acme):
+    assert rest.as_role(acme, Role.MEMBER).get("audit/export").status == 403

@@ -1,0 +1,1 @@
+"""Notices: what people elsewhere are told of by e-mail or webhook, written where it happens."""

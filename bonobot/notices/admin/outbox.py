@@ -1,0 +1,105 @@
+"""The outbox in the admin: what was told, what waits and what was given up."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.lib.admin import MultipleChoicesDropdownFilter, action, display, register
+from bonobot.lib.problems import Problem
+from bonobot.notices import outbox
+from bonobot.notices.admin.channels import TITLES, state_badge
+from bonobot.notices.models import Notice
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import PagedAdmin, Visit
+from bonobot.tenancy.templatetags.bonobot import ago
+
+
+@register(Notice)
+class NoticeAdmin(PagedAdmin):
+    """The active organization's notices of the last thirty days."""
+
+    needs_to_view = Action.VIEW_AUDIT
+    needs_to_change = Action.MANAGE_NOTICES
+    list_display = ("what", "about", "goes_by", "became", "attempts", "fault", "when")
+    list_filter = (("state", MultipleChoicesDropdownFilter), "severity", "channel")
+    search_fields = ("subject_name", "text", "error")
+    list_select_related = ("channel",)
+    actions = ("retry_chosen",)
+    change_list_template = "admin/notices/list.html"
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Never: notices are written where things happen."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never: what ended goes by itself."""
+        return False
+
+    @display(description=_("event"), ordering="event")
+    def what(self, notice: Notice) -> str:
+        """Return what happened."""
+        return TITLES[notice.event]
+
+    @display(description=_("about"), ordering="subject_name")
+    def about(self, notice: Notice) -> str:
+        """Return what it is about."""
+        return notice.subject_name
+
+    @display(description=_("channel"), ordering="channel__name")
+    def goes_by(self, notice: Notice) -> str:
+        """Return the channel."""
+        return notice.channel.name
+
+    @display(description=_("state"), ordering="state")
+    def became(self, notice: Notice) -> Any:
+        """Return what became of it."""
+        return state_badge(notice.state)
+
+    @display(description=_("error"))
+    def fault(self, notice: Notice) -> str:
+        """Return what went wrong at the last attempt."""
+        return notice.error[:80] or "–"
+
+    @display(description=_("when"), ordering="created_at")
+    def when(self, notice: Notice) -> Any:
+        """Return when it was written."""
+        return ago(notice.created_at)
+
+    @action(description=_("Send again"), permissions=["change"])
+    def retry_chosen(self, request: HttpRequest, queryset: QuerySet[Notice]) -> None:
+        """Have the chosen notices tried again at once; those that were sent stay as they are."""
+        done = 0
+        for notice in queryset:
+            try:
+                outbox.retry(self.principal(request), notice)
+            except Problem as problem:
+                if problem.code != "nothing_to_retry":
+                    raise
+            else:
+                done += 1
+        messages.success(request, _t("%(n)d notices are tried again.") % {"n": done})
+
+
+@NoticeAdmin.add_page("change", _("Notice"), needs=Action.VIEW_AUDIT)
+def notice_page(visit: Visit) -> HttpResponseBase:
+    """Show what was told, to whom, and what became of it."""
+    notice: Notice = visit.object
+    return visit.show(
+        "notices/notice.html",
+        notice=notice,
+        heading=TITLES[notice.event],
+        state=state_badge(notice.state),
+        again=notice.state in (Notice.State.WAITING, Notice.State.FAILED),
+    )
+
+
+@NoticeAdmin.add_deed("retry", needs=Action.MANAGE_NOTICES)
+def retry(visit: Visit) -> None:
+    """Have the notice tried again at once."""
+    outbox.retry(visit.principal, visit.object)
+    messages.success(visit.request, _t("It is tried again within seconds."))

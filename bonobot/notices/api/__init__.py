@@ -1,0 +1,1 @@
+"""REST of notices: channels and the outbox."""

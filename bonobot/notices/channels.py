@@ -1,0 +1,191 @@
+"""Add, change and remove channels: the one way for every surface, audited."""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import IntegrityError, transaction
+
+from bonobot.ledger.changes import change
+from bonobot.lib.egress import check_url
+from bonobot.lib.masking import MASK
+from bonobot.lib.problems import Conflict, Invalid
+from bonobot.notices import outbox
+from bonobot.notices.events import CHOSEN, Severity
+from bonobot.notices.models import Channel
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+
+MOST_ADDRESSES = 20
+SHORTEST_SECRET = 16
+
+
+@dataclass(frozen=True)
+class ChannelSpec:
+    """A channel as it is written. `url` and `secret` blank or masked keep what is stored."""
+
+    name: str
+    kind: str
+    addresses: Sequence[str] = ()
+    url: str = ""
+    secret: str = ""
+    allow_private: bool = False
+    events: Sequence[str] = ()
+    minimum: str = Severity.INFO.word
+    enabled: bool = True
+
+
+def save_channel(
+    principal: Principal, spec: ChannelSpec, channel: Channel | None = None
+) -> tuple[Channel, str]:
+    """Make or change a channel; return it, and the signing secret if one was made up for it.
+
+    Raises `Forbidden`, `Invalid` and `EgressDenied` naming the field, `Conflict` (`name_taken`).
+    """
+    principal.require(Action.MANAGE_NOTICES)
+    adding = channel is None
+    row = channel or Channel(organization_id=principal.organization_id)
+    _check(principal, spec, row)
+    made = _fill(row, spec)
+    with change(
+        organization_id=row.organization_id,
+        actor=principal.actor,
+        action="notice_channel_added" if adding else "notice_channel_changed",
+        resource_type="notice_channel",
+        resource_id=str(row.pk),
+        resource_name=row.name,
+        details={"kind": row.kind, "goes_to": row.goes_to, "enabled": row.enabled},
+        governed=False,
+    ):
+        _save(row)
+        if not row.enabled:
+            outbox.withdraw(row)
+    return row, made
+
+
+def remove_channel(principal: Principal, channel: Channel) -> None:
+    """Delete a channel with what it was told; the audit keeps its name."""
+    principal.require(Action.MANAGE_NOTICES)
+    with change(
+        organization_id=channel.organization_id,
+        actor=principal.actor,
+        action="notice_channel_removed",
+        resource_type="notice_channel",
+        resource_id=str(channel.pk),
+        resource_name=channel.name,
+        governed=False,
+    ):
+        channel.delete()
+
+
+def _check(principal: Principal, spec: ChannelSpec, row: Channel) -> None:
+    if not spec.name.strip():
+        raise Invalid("A channel needs a name.", field="name", remedy="Say who is told.")
+    if spec.kind not in Channel.Kind.values:
+        raise _unknown("kind", spec.kind, Channel.Kind.values)
+    if spec.minimum not in (words := [severity.word for severity in Severity]):
+        raise _unknown("minimum", spec.minimum, words)
+    if strange := [event for event in spec.events if event not in CHOSEN]:
+        raise _unknown("events", strange[0], CHOSEN)
+    if spec.kind == Channel.Kind.EMAIL:
+        _check_addresses(spec.addresses)
+    else:
+        _check_webhook(principal, spec, row)
+
+
+def _check_addresses(addresses: Sequence[str]) -> None:
+    if not settings.BONOBOT_EMAIL_URL:
+        raise Invalid(
+            "This installation sends no e-mail.",
+            code="email_not_configured",
+            field="kind",
+            remedy="A platform administrator sets `BONOBOT_EMAIL_URL`; or use a webhook.",
+        )
+    if not 1 <= len(addresses) <= MOST_ADDRESSES:
+        raise Invalid(
+            f"There are {len(addresses)} addresses.",
+            field="addresses",
+            remedy=f"Give 1 to {MOST_ADDRESSES}; a mailing list is one.",
+        )
+    for address in addresses:
+        try:
+            validate_email(address)
+        except ValidationError:
+            raise Invalid(
+                f"{address[:100]!r} is no e-mail address.",
+                field="addresses",
+                remedy="Write the bare address, such as ops@example.com.",
+            ) from None
+
+
+def _check_webhook(principal: Principal, spec: ChannelSpec, row: Channel) -> None:
+    if spec.allow_private and not row.allow_private:
+        principal.require(Action.ALLOW_PRIVATE_ADDRESS)
+    url = spec.url if _is_new(spec.url) else row.url.open() if row.url else ""
+    if not url:
+        raise Invalid("A webhook needs a URL.", field="url", remedy="Such as https://….")
+    check_url(url, allow_private=spec.allow_private)
+    if _is_new(spec.secret) and len(spec.secret) < SHORTEST_SECRET:
+        raise Invalid(
+            "The signing secret is too short.",
+            field="secret",
+            remedy=f"Use {SHORTEST_SECRET} characters or more; leave it blank to have one made.",
+        )
+
+
+def _fill(row: Channel, spec: ChannelSpec) -> str:
+    """Put the specification into the row; return the secret that was made up, if one was."""
+    row.name, row.kind = spec.name.strip(), spec.kind
+    row.events = [event for event in CHOSEN if event in spec.events]
+    row.minimum, row.enabled = spec.minimum, spec.enabled
+    values: dict[str, Any]
+    if spec.kind == Channel.Kind.EMAIL:
+        values = {"url": "", "origin": "", "secret": "", "allow_private": False}
+        row.addresses = list(dict.fromkeys(spec.addresses))
+        made = ""
+    else:
+        row.addresses = []
+        made = "" if _is_new(spec.secret) or row.secret else secrets.token_urlsafe(32)
+        values = {"allow_private": spec.allow_private}
+        if _is_new(spec.url):
+            values |= {"url": spec.url, "origin": _origin(spec.url)}
+        if made or _is_new(spec.secret):
+            values["secret"] = made or spec.secret
+    for name, value in values.items():
+        setattr(row, name, value)
+    return made
+
+
+def _is_new(value: str) -> bool:
+    return value not in ("", MASK)
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"[:255]
+
+
+def _save(row: Channel) -> None:
+    try:
+        with transaction.atomic():
+            row.save()
+    except IntegrityError:
+        raise Conflict(
+            f"There is a channel named {row.name!r} already.",
+            code="name_taken",
+            field="name",
+            remedy="Choose another name.",
+        ) from None
+
+
+def _unknown(field: str, value: str, known: Sequence[str]) -> Invalid:
+    return Invalid(
+        f"There is no {field.removesuffix('s')} {value[:100]!r}.",
+        field=field,
+        remedy=f"Use one of: {', '.join(known)}.",
+    )

@@ -1,0 +1,17 @@
+"""Celery tasks of notices."""
+
+from celery import shared_task
+
+from bonobot.notices import delivering, outbox
+
+
+@shared_task
+def deliver_due() -> int:
+    """Deliver the notices that are due; return how many were tried."""
+    return delivering.deliver_due()
+
+
+@shared_task
+def prune_notices() -> int:
+    """Delete what ended long ago; return how many rows."""
+    return outbox.prune()

@@ -1,0 +1,48 @@
+"""The role × action table as a page of the documentation, made from the one in the code. Pure."""
+
+from bonobot.tenancy.roles import PLATFORM_ONLY, TABLE, Action, Role
+
+MEANS: dict[Action, str] = {
+    Action.VIEW: "read servers, definitions, agents, sessions, policies and health",
+    Action.VIEW_AUDIT: "read and export the audit, notices and channels",
+    Action.MANAGE_SERVERS: "add, change, switch and remove servers; switch definitions",
+    Action.MANAGE_AGENTS: "make, change and switch agents; their servers, policy and budgets",
+    Action.APPROVE_DEFINITIONS: "approve and refuse what servers offer",
+    Action.APPROVE_CALLS: "answer calls that wait for a person",
+    Action.CALL_TOOLS: "call tools of a server without an agent",
+    Action.RUN_AGENTS: "run agents and call their tools; members: those given to them",
+    Action.MANAGE_TOKENS: "issue and revoke tokens",
+    Action.MANAGE_MEMBERS: "add and remove members, and give them roles",
+    Action.MANAGE_NOTICES: "make and change channels for notices",
+    Action.MANAGE_ORGANIZATION: "rename it, set its rules, halt and resume it",
+    Action.MANAGE_LAUNCHERS: "allow programs for stdio servers, and set their commands",
+    Action.ALLOW_PRIVATE_ADDRESS: "let a server be at a private address",
+    Action.TRUST_ALL_CHANGES: "let a server's changes hold without approval",
+}
+HEAD = """# Who may do what
+
+Each person has one role in an organization, and each token has one. A platform administrator (a
+Django superuser) may do everything in every organization. This page is made from the table in the
+code, `bonobot/tenancy/roles.py`; a refusal names the action in its rule (`role:manage_agents`) and
+the roles that have it in its remedy.
+"""
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    roles = list(Role)
+    lines = [
+        HEAD,
+        f"| action | {' | '.join(roles)} | what it is |",
+        "|---" * (len(roles) + 2) + "|",
+        *(_line(action, roles) for action in Action),
+        "",
+        "Actions without a ✓ are the platform administrator's alone.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _line(action: Action, roles: list[Role]) -> str:
+    marks = ["✓" if action in TABLE[role] and action not in PLATFORM_ONLY else "" for role in roles]
+    return f"| `{action}` | {' | '.join(marks)} | {MEANS[action]} |"

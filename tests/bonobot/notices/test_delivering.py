@@ -1,0 +1,173 @@
+"""Delivery to receivers that listen on real sockets."""
+
+import hmac
+import threading
+
+import pytest
+
+from bonobot.lib import egress
+from bonobot.lib.seals import UnreadableSecret
+from bonobot.notices import outbox, webhooks
+from bonobot.notices.delivering import deliver_due, send_test
+from bonobot.notices.models import Channel, Notice
+from bonobot.notices.tasks import deliver_due as task
+from bonobot.notices.writing import Subject, notify
+
+WEB = Subject("mcp_server", "1", "web", "/admin/mcp_servers/")
+
+
+def tell(acme, text="It is away.", subject=WEB):
+    notify(acme.pk, "server_down", subject, text, topic="outage:1")
+    return Notice.objects.get()
+
+
+def test_a_webhook_gets_signed_json_once(acme, webhook, hook):
+    notice = tell(acme)
+    assert task() == 1
+    assert task() == 0
+    [(headers, body)] = hook.got
+    assert hook.last["subject"] == {"type": "mcp_server", "id": "1", "name": "web"}
+    assert hook.last["url"].endswith("/admin/mcp_servers/")
+    assert headers["Idempotency-Key"] == hook.last["id"] == str(notice.pk)
+    signed = headers["Bonobot-Timestamp"].encode() + b"." + body
+    mine = hmac.new(b"0123456789abcdef", signed, "sha256").hexdigest()
+    assert headers["Bonobot-Signature"] == f"v1={mine}"
+    notice.refresh_from_db()
+    assert (notice.state, notice.attempts) == (Notice.State.SENT, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(500, "answered 500: down"), (404, "answered 404"), (302, "redirect_refused")],
+)
+def test_what_a_receiver_refuses_is_kept_and_tried_again(acme, webhook, hook, status, said):
+    hook.status, hook.answer = status, b"down \x1b[31m" + b"x" * 5_000
+    hook.headers = {"Location": "http://169.254.169.254/"} if status == 302 else {}
+    notice = tell(acme)
+    deliver_due()
+    notice.refresh_from_db()
+    assert said in notice.error
+    assert "geheimer-pfad" not in notice.error
+    assert "\x1b" not in notice.error
+    assert (notice.state, notice.attempts) == (Notice.State.WAITING, 1)
+    hook.status = 200
+    Notice.objects.update(next_attempt_at=notice.created_at)
+    deliver_due()
+    notice.refresh_from_db()
+    assert (notice.state, notice.error) == (Notice.State.SENT, "")
+
+
+def test_an_endless_answer_is_not_read(acme, webhook, hook):
+    hook.answer = b"x" * (webhooks.MAX_ANSWER * 4)
+    notice = tell(acme)
+    deliver_due()
+    notice.refresh_from_db()
+    assert "response_too_large" in notice.error
+
+
+def test_a_private_address_needs_the_permission_at_each_delivery(acme, webhook, hook):
+    Channel.objects.update(allow_private=False)
+    notice = tell(acme)
+    deliver_due()
+    notice.refresh_from_db()
+    assert "private_address" in notice.error
+    assert hook.got == []
+
+
+def test_a_receiver_that_is_away_is_named_without_its_path(acme, webhook, hook, monkeypatch):
+    async def refuse(*_args):
+        raise OSError
+
+    monkeypatch.setattr(egress, "_system_resolve", refuse)
+    notice = tell(acme)
+    deliver_due()
+    notice.refresh_from_db()
+    assert "doesn't answer" in notice.error
+    assert "geheimer-pfad" not in notice.error
+
+
+def test_a_secret_that_cannot_be_read_is_the_notices_fault_alone(acme, webhook, by_mail, mailbox):
+    Channel.objects.filter(pk=webhook.pk).update(origin="https://x")
+    row = Channel.objects.get(pk=webhook.pk)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(webhooks, "sign", broken)
+        notify(acme.pk, "server_down", WEB, "Away.", topic="outage:1")
+        deliver_due()
+    states = dict(Notice.objects.values_list("channel__name", "state"))
+    assert states == {"Pager": "waiting", "Operations": "sent"}
+    assert row.notices.get().error
+
+
+def broken(*_args):
+    raise UnreadableSecret("No key opens it.")
+
+
+def test_mail_goes_to_every_address_as_plain_text(acme, by_mail, mailbox):
+    tell(acme)
+    deliver_due()
+    [(to, message)] = mailbox.got
+    assert to == ["ops@example.com", "cto@example.com"]
+    assert message["Subject"] == "[Bonobot] A server doesn't answer: web"
+    assert message.get_content_type() == "text/plain"
+    assert "It is away." in message.get_content()
+    assert "/admin/mcp_servers/" in message.get_content()
+    assert Notice.objects.get().state == Notice.State.SENT
+
+
+def test_a_servers_name_adds_no_header(acme, by_mail, mailbox):
+    evil = "web\r\nBcc: everybody@example.com\r\n\r\nhello\u202e"
+    tell(acme, subject=Subject("mcp_server", "1", evil))
+    deliver_due()
+    [(to, message)] = mailbox.got
+    assert to == ["ops@example.com", "cto@example.com"]
+    assert message["Bcc"] is None
+    assert "\u202e" not in str(message["Subject"])
+
+
+def test_a_mail_server_that_refuses_or_is_away_is_told(acme, by_mail, mailbox, settings):
+    mailbox.refuses = True
+    notice = tell(acme)
+    deliver_due()
+    notice.refresh_from_db()
+    assert "refused" in notice.error
+    settings.EMAIL_PORT = 1
+    Notice.objects.update(next_attempt_at=notice.created_at)
+    deliver_due()
+    notice.refresh_from_db()
+    assert "doesn't answer" in notice.error
+
+
+def test_without_a_mail_server_a_notice_says_so(acme, by_mail, settings):
+    settings.BONOBOT_EMAIL_URL = ""
+    notice = tell(acme)
+    deliver_due()
+    notice.refresh_from_db()
+    assert "BONOBOT_EMAIL_URL" in notice.error
+
+
+def test_a_test_notice_goes_at_once_and_is_not_repeated(boss, webhook, hook):
+    assert send_test(boss, webhook).state == Notice.State.SENT
+    assert hook.last["event"] == "test"
+    hook.status = 500
+    assert send_test(boss, webhook).state == Notice.State.FAILED
+    assert outbox.claim_due() == []
+
+
+def test_receivers_do_not_wait_for_each_other(acme, boss, webhook, hook):
+    gate = threading.Barrier(2, timeout=10)
+    hook_again = Channel.objects.get(pk=webhook.pk)
+    second = Channel(
+        organization=acme, name="Second", kind="webhook", origin="x", allow_private=True
+    )
+    second.url, second.secret = hook_again.url.open(), "0123456789abcdef"
+    second.save()
+
+    class Waiting(list):
+        def append(self, item):
+            gate.wait()
+            super().append(item)
+
+    hook.got = Waiting()
+    notify(acme.pk, "server_down", WEB, "Away.", topic="outage:1")
+    deliver_due()
+    assert len(hook.got) == 2
