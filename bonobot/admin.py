@@ -12,7 +12,7 @@ from django.templatetags.static import static
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext_lazy as _
 
-from agents.models import Session
+from agents.models import Approval, Session
 from bonobot.dashboard import dashboard
 from bonobot.lib.admin import AdminSite, AuthenticationForm
 from bonobot.lib.problems import NotFound, Problem
@@ -20,14 +20,19 @@ from bonobot.tenancy.active import SESSION_KEY, principal_of
 from bonobot.tenancy.models import Membership, Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import ScopedAdmin
 from bonobot.tenancy.screens.answers import View, answering, rights, screen
+from bonobot.tenancy.templatetags.bonobot import counted
 from mcp_servers.models import Definition
 
 __all__ = ["Site", "site"]
 
-# Schedules are static here, and rights come from memberships, so these have nothing to show.
+# Rights come from memberships, and schedules have a screen of ours.
 LEFT_OUT = frozenset({"auth", "django_celery_beat"})
 ORGANIZATIONS_SHOWN = 50
+
+ORGANIZATION = "tenancy_organization_changelist"
+SCHEDULES = "django_celery_beat_periodictask_changelist"
 
 # Group, then (title, icon, address, action that shows it, platform administrators only).
 Entry = tuple[Any, str, str, Action, bool]
@@ -51,17 +56,24 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
     (
         _("Govern"),
         (
+            (_("Rules"), "rule", "organization_policy", Action.VIEW, False),
+            (_("Kill switch"), "emergency_home", "organization_halt", Action.VIEW, False),
+            (_("Approvals"), "how_to_reg", "agents_approval_changelist", Action.VIEW, False),
+            (_("Budgets"), "savings", "agents_budget_changelist", Action.VIEW, False),
             (_("Audit"), "receipt_long", "ledger_auditrow_changelist", Action.VIEW_AUDIT, False),
+            (_("Notices"), "outgoing_mail", "notices_notice_changelist", Action.VIEW_AUDIT, False),
+            (_("Channels"), "campaign", "notices_channel_changelist", Action.VIEW_AUDIT, False),
             (_("Members"), "group", "tenancy_membership_changelist", Action.VIEW, False),
             (_("Tokens"), "key", "tenancy_token_changelist", Action.MANAGE_TOKENS, False),
+            (_("Organization"), "domain", ORGANIZATION, Action.MANAGE_ORGANIZATION, False),
         ),
     ),
     (
         _("Platform"),
         (
-            (_("Organizations"), "domain", "tenancy_organization_changelist", Action.VIEW, True),
             (_("Users"), "badge", "tenancy_user_changelist", Action.VIEW, True),
             (_("Launchers"), "terminal", "mcp_servers_launcher_changelist", Action.VIEW, True),
+            (_("Schedules"), "schedule", SCHEDULES, Action.VIEW, True),
         ),
     ),
 )
@@ -89,10 +101,11 @@ class Site(AdminSite):
     enable_nav_sidebar = True
 
     def register(self, model_or_iterable: Any, admin_class: Any = None, **options: Any) -> None:
-        """Register a model, unless its app is left out."""
+        """Register a model, unless its app is left out and the admin isn't one of ours."""
         models = model_or_iterable if isinstance(model_or_iterable, list | tuple) else None
+        ours = isinstance(admin_class, type) and issubclass(admin_class, ScopedAdmin)
         for model in models if models is not None else [model_or_iterable]:
-            if model._meta.app_label not in LEFT_OUT:
+            if ours or model._meta.app_label not in LEFT_OUT:
                 super().register(model, admin_class, **options)
 
     def has_permission(self, request: HttpRequest) -> bool:
@@ -110,9 +123,16 @@ class Site(AdminSite):
         return super().admin_view(answering(view), cacheable)
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the addresses, the organization switcher's among them."""
-        switcher = path("organization/", self.admin_view(self.switch), name="switch_organization")
-        return [switcher, *super().get_urls()]
+        """Return the addresses, those of the organization that is worked in among them."""
+        from agents.admin.policy import own_policy
+        from agents.admin.switching import kill_switch  # the modules there need this site
+
+        own = [
+            path("organization/", self.admin_view(self.switch), name="switch_organization"),
+            path("organization/policy/", self.admin_view(own_policy), name="organization_policy"),
+            path("organization/halt/", self.admin_view(kill_switch), name="organization_halt"),
+        ]
+        return [*own, *super().get_urls()]
 
     def index(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
@@ -204,20 +224,22 @@ def _item(request: HttpRequest, entry: Entry, waiting: dict[str, tuple[int, str]
         "link": link,
         "active": request.path == link if at_home else request.path.startswith(link),
         "has_permission": True,
-        "badge": str(count) if count else None,
+        "badge": counted(count) if count else None,
         "badge_variant": variant,
     }
 
 
 def _waiting(principal: Principal) -> dict[str, tuple[int, str]]:
-    """Count what waits for a person, and what runs (two queries)."""
+    """Count what waits for a person, and what runs (three queries)."""
     organization_id = principal.organization_id
     if not principal.may(Action.VIEW):
         return {}
-    definitions = Definition.objects.for_organization(organization_id).waiting().count()
-    running = Session.objects.for_organization(organization_id).unfinished().count()
+    definitions = Definition.objects.for_organization(organization_id).waiting().count_some()
+    running = Session.objects.for_organization(organization_id).unfinished().count_some()
+    calls = Approval.objects.for_organization(organization_id).waiting().count_some()
     return {
         "mcp_servers_server_changelist": (definitions, "warning"),
+        "agents_approval_changelist": (calls, "warning"),
         "agents_session_changelist": (running, "info"),
     }
 

@@ -19,5 +19,5 @@ class BonobotConfig(AppConfig):
     verbose_name = "Bonobot"
 
     def ready(self) -> None:
-        """Register the system checks."""
-        from bonobot import checks  # noqa: F401 - importing registers; needs the settings
+        """Register the system checks and the admin of schedules, once the site is there."""
+        from bonobot import checks, schedule_screen  # noqa: F401 - importing registers

@@ -24,11 +24,13 @@ def use_our_logging(**_: Any) -> None:
 
 @worker_ready.connect
 def register_runner(**_: Any) -> None:
-    """Beat from the start: a session that comes later finds somebody alive."""
+    """Beat from the start: a session that comes later finds somebody alive; hear servers."""
     from agents.sessions.runner import session_runner  # models, which need settings
     from bonobot.lib.runtime import runtime
+    from mcp_servers.watching import watcher
 
     runtime().call(session_runner().begin)
+    runtime().call(watcher().begin)
 
 
 @worker_shutdown.connect

@@ -4,24 +4,27 @@ A fixed number of queries, whatever the organization's size: counts are grouped,
 """
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Avg, Count, Exists, Q
-from django.db.models.functions import TruncHour
+from django.db.models import CharField, Count, Exists, F, Q, Sum
+from django.db.models.functions import Cast, Substr
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from agents.governance.limits import budget_key
-from agents.governance.snapshots import Limit
-from agents.models import Binding, Budget, ModelEndpoint, Session
+from agents.budgets import BudgetUse, uses
+from agents.models import Approval, Binding, Budget, ModelEndpoint, Session
+from agents.models.approvals import ApprovalQuerySet
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.usage import spent_many
+from bonobot.notices.models import Notice
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
-from mcp_servers.models import Definition, Server
+from mcp_servers.history import reaching_into
+from mcp_servers.models import Definition, Outage, Server
+from mcp_servers.models.definitions import DefinitionQuerySet
+from mcp_servers.oauth.presence import tasks
 
 LISTED = 8
 HOURS = 24
@@ -64,6 +67,7 @@ class Spend:
     unit: str
     period: str
     limit: int
+    warn_at: int
     spent: int
     reserved: int
     url: str
@@ -74,7 +78,7 @@ class Spend:
         used = self.spent + self.reserved
         if used >= self.limit:
             return "bad"
-        return "warn" if used >= 0.8 * self.limit else "good"
+        return "warn" if used * 100 >= self.warn_at * self.limit else "good"
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Hour:
 
 
 def dashboard(principal: Principal) -> dict[str, Any]:
-    """Return everything that the dashboard shows (at most 14 queries)."""
+    """Return everything that the dashboard shows (at most 17 queries)."""
     organization_id = principal.organization_id
     servers = Server.objects.for_organization(organization_id)
     states = servers.aggregate(
@@ -101,14 +105,20 @@ def dashboard(principal: Principal) -> dict[str, Any]:
         },
     )
     sessions = Session.objects.for_organization(organization_id)
+    calls = _day(organization_id)
     return {
         "states": _states(states),
         "server_total": states["total"],
         "troubled": _troubled(servers),
+        "outages": _outages(organization_id),
+        "untold": Notice.objects.for_organization(organization_id).given_up().count(),
+        "logins": tasks(principal, LISTED),
+        "asked": _asked(organization_id),
+        "asked_total": _open(organization_id).count_some(),
         "waiting": _waiting(organization_id),
-        "waiting_total": Definition.objects.for_organization(organization_id).waiting().count(),
-        "today": _today(organization_id),
-        "hours": _hours(organization_id),
+        "waiting_total": _definitions(organization_id).waiting().count_some(),
+        "today": _today(calls),
+        "hours": _hours(calls),
         "running": sessions.unfinished().count(),
         "recent": sessions.select_related("agent").order_by("-created_at")[:LISTED],
         "busiest": _busiest(organization_id),
@@ -135,16 +145,53 @@ def _states(counts: dict[str, int]) -> list[dict[str, Any]]:
     ]
 
 
-def _troubled(servers: Any) -> Any:
+def _troubled(servers: Any) -> list[dict[str, Any]]:
+    """Return the servers that need somebody, each with the way to what helps."""
     states = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
-    return servers.enabled().filter(status__in=states).order_by("-checked_at")[:LISTED]
+    found = servers.enabled().filter(status__in=states).order_by("-checked_at")[:LISTED]
+    return [{"server": server, **_help(server)} for server in found]
+
+
+def _help(server: Server) -> dict[str, Any]:
+    """Return what to do about a server in trouble: its title and address."""
+    if server.status == Server.Status.ERROR:
+        title, page = _("See its history"), "health"
+    elif server.interactive:
+        title, page = _("Sign in again"), "change"
+    else:
+        title, page = _("Enter new credentials"), "configuration"
+    return {"help": title, "url": reverse(f"admin:mcp_servers_server_{page}", args=[server.pk])}
+
+
+def _outages(organization_id: UUID) -> Any:
+    """Return the outages that reach into the last day, those that last first."""
+    since = timezone.now() - timedelta(hours=HOURS)
+    rows = Outage.objects.for_organization(organization_id).filter(reaching_into(since))
+    lasting = F("ended_at").desc(nulls_first=True)
+    return rows.select_related("server").order_by(lasting)[:LISTED]
+
+
+def _asked(organization_id: UUID) -> Any:
+    """Return the calls that wait for a person, those first that expire first."""
+    return _open(organization_id).select_related("agent").order_by("expires_at")[:LISTED]
+
+
+def _open(organization_id: UUID) -> ApprovalQuerySet:
+    found: ApprovalQuerySet = Approval.objects.for_organization(organization_id).waiting()
+    return found
+
+
+def _definitions(organization_id: UUID) -> DefinitionQuerySet:
+    found: DefinitionQuerySet = Definition.objects.for_organization(organization_id)
+    return found
 
 
 def _waiting(organization_id: UUID) -> list[dict[str, Any]]:
     """Return the servers with definitions that wait, and how many."""
-    rows = Definition.objects.for_organization(organization_id).waiting()
     return list(
-        rows.values("server_id", "server__name")
+        _definitions(organization_id)
+        .waiting()
+        .values("server_id", "server__name")
         .annotate(n=Count("pk"), changed=Count("pk", filter=~Q(pinned_digest="")))
         .order_by("-changed", "-n")[:LISTED]
     )
@@ -157,60 +204,83 @@ def _calls(organization_id: UUID) -> Any:
     ).order_by()
 
 
-def _today(organization_id: UUID) -> list[dict[str, Any]]:
-    """Return calls, errors and refusals of the last day, each with the way to its rows."""
-    failed = Q(outcome__in=("error", "unknown"))
-    found = _calls(organization_id).aggregate(
-        calls=Count("pk"),
-        errors=Count("pk", filter=failed),
-        refused=Count("pk", filter=Q(outcome="refused")),
-        latency=Avg("duration_ms", filter=Q(outcome="ok")),
+@dataclass(frozen=True)
+class Day:
+    """The calls of the last day, by hour and outcome: read once, shown twice."""
+
+    counts: dict[tuple[datetime, str], int]
+    latency: float | None
+
+    def total(self, *outcomes: str, hour: datetime | None = None) -> int:
+        """Return how many calls ended so (no outcome named: all) in one hour, or all day."""
+        return sum(
+            count
+            for (begins, outcome), count in self.counts.items()
+            if hour in (None, begins) and (not outcomes or outcome in outcomes)
+        )
+
+
+def _day(organization_id: UUID) -> Day:
+    # The moment's text up to the hour: SQLite would call Python's truncation for each row.
+    written = Substr(Cast("opened_at", CharField()), 1, len("2026-01-01 00"))
+    rows = list(
+        _calls(organization_id)
+        .annotate(hour=written)
+        .values("hour", "outcome")
+        .annotate(n=Count("pk"), took=Sum("duration_ms"), timed=Count("duration_ms"))
     )
+    well = [row for row in rows if row["outcome"] == AuditRow.Outcome.OK]
+    timed = sum(row["timed"] for row in well)
+    return Day(
+        {(_hour(row["hour"]), row["outcome"]): row["n"] for row in rows},
+        sum(row["took"] or 0 for row in well) / timed if timed else None,
+    )
+
+
+def _today(calls: Day) -> list[dict[str, Any]]:
+    """Return calls, errors and refusals of the last day, each with the way to its rows."""
+    errors, refused = calls.total("error", "unknown"), calls.total("refused")
     day = (timezone.now() - timedelta(hours=HOURS)).date()
     address = reverse("admin:ledger_auditrow_changelist")
     since = f"kind=call&opened_at_from_0={day}&opened_at_from_1=00:00:00"
     return [
-        {"title": _("calls"), "n": found["calls"], "url": f"{address}?{since}", "tone": ""},
+        {"title": _("calls"), "n": calls.total(), "url": f"{address}?{since}", "tone": ""},
         {
             "title": _("errors"),
-            "n": found["errors"],
+            "n": errors,
             "url": f"{address}?{since}&outcome__in=error,unknown",
-            "tone": "bad" if found["errors"] else "",
+            "tone": "bad" if errors else "",
         },
         {
             "title": _("refusals"),
-            "n": found["refused"],
+            "n": refused,
             "url": f"{address}?{since}&outcome__in=refused",
-            "tone": "warn" if found["refused"] else "",
+            "tone": "warn" if refused else "",
         },
         {
             "title": _("mean time"),
-            "ms": found["latency"],
+            "ms": calls.latency,
             "url": f"{address}?{since}&outcome__in=ok&o=8",
             "tone": "",
         },
     ]
 
 
-def _hours(organization_id: UUID) -> list[Hour]:
+def _hours(calls: Day) -> list[Hour]:
     """Return the last day hour by hour."""
-    rows = (
-        _calls(organization_id)
-        .annotate(hour=TruncHour("opened_at"))
-        .values("hour")
-        .annotate(calls=Count("pk"), errors=Count("pk", filter=~Q(outcome__in=("ok", "open"))))
-    )
-    found = {row["hour"]: (row["calls"], row["errors"]) for row in rows}
     now = timezone.now().replace(minute=0, second=0, microsecond=0)
-    busiest = max((calls for calls, _errors in found.values()), default=0) or 1
-    hours = []
-    for back in range(HOURS - 1, -1, -1):
-        begins = now - timedelta(hours=back)
-        calls, errors = found.get(begins, (0, 0))
-        hours.append(
-            Hour(begins, calls, errors, round(100 * calls / busiest), round(100 * errors / busiest))
-        )
-    return hours
+    begins = [now - timedelta(hours=back) for back in range(HOURS - 1, -1, -1)]
+    totals = [calls.total(hour=hour) for hour in begins]
+    well = [calls.total("ok", "open", hour=hour) for hour in begins]
+    busiest = max(totals) or 1
+    return [
+        Hour(hour, n, n - good, round(100 * n / busiest), round(100 * (n - good) / busiest))
+        for hour, n, good in zip(begins, totals, well, strict=True)
+    ]
+
+
+def _hour(written: str) -> datetime:
+    return datetime.strptime(written, "%Y-%m-%d %H").replace(tzinfo=UTC)
 
 
 def _busiest(organization_id: UUID) -> list[dict[str, Any]]:
@@ -224,33 +294,24 @@ def _busiest(organization_id: UUID) -> list[dict[str, Any]]:
 
 
 def _spends(organization_id: UUID) -> list[Spend]:
-    """Return the budgets with their use, the fullest first."""
-    now = timezone.now()
-    budgets = Budget.objects.for_organization(organization_id).select_related("agent")
-    rows = list(budgets.order_by("pk")[:BUDGETS_READ])
-    keys = {row.pk: budget_key(organization_id, _limit(row), now) for row in rows}
-    cells = spent_many(keys.values())
-    found = [_spend(row, cells[keys[row.pk]]) for row in rows]
+    """Return the budgets with their use, the fullest first; of sessions' their agents tell."""
+    budgets = Budget.objects.for_organization(organization_id).filter(each_session=False)
+    rows = list(budgets.select_related("agent", "server").order_by("pk")[:BUDGETS_READ])
+    found = [_spend(row, use) for row, use in zip(rows, uses(rows), strict=True)]
     found.sort(key=lambda one: -(one.spent + one.reserved) / (one.limit or 1))
     return found[:LISTED]
 
 
-def _limit(row: Budget) -> Limit:
-    scope = "agent" if row.agent_id else "organization"
-    return Limit(scope, str(row.agent_id or row.organization_id), row.unit, row.period, row.limit)
-
-
-def _spend(row: Budget, cell: Any) -> Spend:
-    own = row.agent_id is not None
-    address = "agents_agent_configuration" if own else "agents_agent_changelist"
+def _spend(row: Budget, use: BudgetUse) -> Spend:
     return Spend(
-        title=str(row.agent) if own else str(_("the organization")),
+        title=str(row.agent or row.server or _("the organization")),
         unit=row.unit,
         period=row.get_period_display(),
         limit=row.limit,
-        spent=cell.spent,
-        reserved=cell.reserved,
-        url=reverse(f"admin:{address}", args=[row.agent_id] if own else []),
+        warn_at=row.warn_at,
+        spent=use.spent,
+        reserved=use.reserved,
+        url=reverse("admin:agents_budget_changelist"),
     )
 
 

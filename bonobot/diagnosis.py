@@ -13,18 +13,26 @@ from typing import Any, Literal
 from celery.app.control import Inspect
 from django.conf import settings
 from django.db import DatabaseError, connection
+from django.utils import timezone
+from django_celery_beat.models import PeriodicTask
 from kombu.exceptions import OperationalError
 
-from bonobot import health
+from bonobot import health, schedules
+from bonobot.beat import WRITTEN_EVERY_S
 from bonobot.celery import app
 from bonobot.checks import OLDEST_SQLITE, open_key_files
+from mcp_servers.connections.confinement import Kind, fault
 from mcp_servers.connections.containment import NAMESPACE, TOOLS, containment
+from mcp_servers.models import Server
+from mcp_servers.watch_leases import listened_to, unheld
 
 State = Literal["ok", "warning", "failed"]
 OLDEST_PYTHON = (3, 11)
 PING_S = 1
 SWEEP = "agents.tasks.sweep"
 SWEEP_EVERY_S = 10
+BOXES: tuple[Kind, ...] = ("namespaces", "bubblewrap")
+START_BEAT = "Start exactly one: `bonobot up`, or `celery --app bonobot beat`."
 
 
 @dataclass(frozen=True)
@@ -122,8 +130,43 @@ def beat(workers: Collection[Mapping[str, Any]]) -> Finding:
         return Finding("beat", "ok", f"sweeps in the last {uptime_s} s: {sweeps}")
     if uptime_s < 2 * SWEEP_EVERY_S:
         return Finding("beat", "warning", "the workers have just started", "Look again soon.")
-    fix = "Start exactly one: `bonobot up`, or `celery --app bonobot beat`."
-    return Finding("beat", "failed", f"no sweep in {uptime_s} s", fix)
+    return Finding("beat", "failed", f"no sweep in {uptime_s} s", START_BEAT)
+
+
+def schedule() -> Iterator[Finding]:
+    """Look at what beat wrote last, and at what is switched off."""
+    try:
+        rows = list(PeriodicTask.objects.select_related("interval"))
+    except DatabaseError:
+        return  # `database` says so
+    beats = [row for row in rows if row.name == schedules.HEARTBEAT and row.last_run_at]
+    if not beats:
+        yield Finding("schedule", "warning", "beat has never run here", START_BEAT)
+    else:
+        age_s = (timezone.now() - beats[0].last_run_at).total_seconds()
+        # Beat writes every half minute, and a restart of everything takes its time.
+        late = age_s > schedules.period_s(beats[0]) + 5 * WRITTEN_EVERY_S
+        detail = f"beat wrote {age_s:.0f} s ago"
+        yield Finding("schedule", "failed" if late else "ok", detail, START_BEAT if late else "")
+    if off := sorted(row.name for row in rows if not row.enabled):
+        fix = "Switch them on in the admin, under Schedules, unless that is meant so."
+        yield Finding("switched off", "warning", ", ".join(off), fix)
+
+
+def watching() -> Iterator[Finding]:
+    """Look whether the servers that tell what changes are listened to."""
+    if not settings.BONOBOT_WATCHED_SERVERS:
+        yield Finding("change notices", "ok", "nobody listens: `BONOBOT_WATCHED_SERVERS` is 0")
+        return
+    try:
+        wanted, alone = listened_to().count(), unheld().count()
+    except DatabaseError:
+        return  # which was told above
+    if alone:
+        fix = "Start a worker more, or raise `BONOBOT_WATCHED_SERVERS`."
+        yield Finding("change notices", "warning", f"{alone} of {wanted} servers are unheard", fix)
+    else:
+        yield Finding("change notices", "ok", f"{wanted} servers are listened to")
 
 
 def launchers() -> Iterator[Finding]:
@@ -154,11 +197,33 @@ def isolation() -> Iterator[Finding]:
     yield Finding("isolation", "warning", way.promise, fix)
 
 
+def boxes() -> Iterator[Finding]:
+    """Look whether the boxes work that stdio servers can be asked to run in."""
+    for kind in BOXES:
+        problem = fault(kind, "none")
+        if problem is None:
+            yield Finding(kind, "ok", "servers can be confined so, with and without network")
+            continue
+        asked = _asked_for(kind)
+        detail = f"{problem}; {asked} servers ask for it and can't be started" if asked else problem
+        yield Finding(kind, "failed" if asked else "warning", str(detail), problem.remedy)
+
+
+def _asked_for(kind: str) -> int:
+    try:
+        return int(Server.objects.enabled().filter(confinement=kind).count())
+    except DatabaseError:
+        return 0  # which `database` tells
+
+
 LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     python,
     folder,
     database,
     broker,
+    schedule,
+    watching,
     launchers,
     isolation,
+    boxes,
 )

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from kombu import Queue
 
 from bonobot import __version__
-from bonobot.lib import databases, env, keys, logs, spool
+from bonobot.lib import databases, env, keys, logs, mail, spool
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -30,6 +30,7 @@ BONOBOT_VAR = keys.private_folder(
     Path(env.text("BONOBOT_VAR", str(_home / "var"))).expanduser().absolute()
 )
 BONOBOT_URL = env.origin("BONOBOT_URL", "http://127.0.0.1:8000")
+BONOBOT_OAUTH_CLIENT_ID = env.document("BONOBOT_OAUTH_CLIENT_ID")
 
 _url = urlsplit(BONOBOT_URL)
 _https = _url.scheme == "https"
@@ -51,6 +52,10 @@ FIELD_ENCRYPTION_KEY = keys.field_keys(
 )
 BONOBOT_TOKEN_PEPPERS = keys.peppers(
     _key("BONOBOT_TOKEN_PEPPERS", "token_peppers", keys.make_peppers), name="BONOBOT_TOKEN_PEPPERS"
+)
+
+BONOBOT_AUDIT_KEYS = keys.signing_keys(
+    _key("BONOBOT_AUDIT_KEYS", "audit_keys", keys.make_signing_key), name="BONOBOT_AUDIT_KEYS"
 )
 
 # Nobody else's name: a page elsewhere that points its own name at us gets no answer.
@@ -97,6 +102,7 @@ INSTALLED_APPS = [
     "bonobot",
     "bonobot.ledger",
     "bonobot.tenancy",
+    "bonobot.notices",
     "mcp_servers",
     "agents",
     "rest_framework",
@@ -164,11 +170,13 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 REDIS_URL = env.secret("REDIS_URL")
 if REDIS_URL and urlsplit(REDIS_URL).scheme not in {"redis", "rediss", "unix"}:
     raise ImproperlyConfigured("`REDIS_URL` must be like `redis://:password@host:6379/0`.")
+# Installations that share a Redis are told apart by the beginning of their keys and channels.
+BONOBOT_REDIS_PREFIX = env.text("BONOBOT_REDIS_PREFIX", "bonobot")
 CACHES: dict[str, dict[str, Any]] = {
     "default": {
         "BACKEND": "django.core.cache.backends.redis.RedisCache",
         "LOCATION": REDIS_URL,
-        "KEY_PREFIX": "bonobot",
+        "KEY_PREFIX": BONOBOT_REDIS_PREFIX,
     }
     if REDIS_URL
     else {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
@@ -190,7 +198,7 @@ def _filesystem_broker() -> dict[str, Any]:
 spool.register()
 CELERY_BROKER_URL = REDIS_URL or "filesystem://localhost"
 CELERY_BROKER_TRANSPORT_OPTIONS = (
-    {"global_keyprefix": "bonobot:"} if REDIS_URL else _filesystem_broker()
+    {"global_keyprefix": f"{BONOBOT_REDIS_PREFIX}:"} if REDIS_URL else _filesystem_broker()
 )
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_ACCEPT_CONTENT = ["json"]
@@ -210,28 +218,45 @@ CELERY_TASK_DEFAULT_ROUTING_KEY = "default"
 CELERY_TASK_ROUTES = {
     "mcp_servers.tasks.*": {"queue": "discovery"},
     "agents.tasks.sweep": {"queue": "default"},
+    "agents.tasks.watch_budgets": {"queue": "default"},
     "agents.tasks.*": {"queue": "sessions"},
 }
-CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
-# Each expires before its successor, so that a worker that was away doesn't run them in a heap.
+CELERY_BEAT_SCHEDULER = "bonobot.beat:Schedules"
+
+
+def _every(task: str, seconds: int) -> dict[str, Any]:
+    """Return an entry that expires before its successor: a heap of old ones is of no use."""
+    expires = min(seconds - 1, 3_600)
+    return {"task": task, "schedule": float(seconds), "options": {"expires": expires}}
+
+
+# The entries and their usual periods; `schedules` keeps them in rows that people may edit.
 CELERY_BEAT_SCHEDULE = {
-    "check due servers": {
-        "task": "mcp_servers.tasks.check_due",
-        "schedule": 10.0,
-        "options": {"expires": 9},
-    },
-    "sweep": {"task": "agents.tasks.sweep", "schedule": 10.0, "options": {"expires": 9}},
-    "prune health history": {
-        "task": "mcp_servers.tasks.prune_checks",
-        "schedule": 3_600.0,
-        "options": {"expires": 3_000},
-    },
-    "prune checks": {
-        "task": "mcp_servers.tasks.prune_checks",
-        "schedule": 86_400.0,
-        "options": {"expires": 3_600},
-    },
+    name: _every(task, seconds)
+    for name, task, seconds in (
+        ("check due servers", "mcp_servers.tasks.check_due", 10),
+        ("sweep", "agents.tasks.sweep", 10),
+        ("deliver notices", "bonobot.notices.tasks.deliver_due", 10),
+        ("export audit heads", "bonobot.ledger.tasks.export_heads", 60),
+        ("watch budgets", "agents.tasks.watch_budgets", 60),
+        ("forget who left", "mcp_servers.tasks.forget_who_left", 60),
+        ("prune health history", "mcp_servers.tasks.prune_checks", 3_600),
+        ("prune notices", "bonobot.notices.tasks.prune_notices", 86_400),
+        ("prune the audit", "bonobot.ledger.tasks.prune_audit", 86_400),
+    )
 }
+
+# --- E-mail ---------------------------------------------------------------------------------------
+
+BONOBOT_EMAIL_URL = env.secret("BONOBOT_EMAIL_URL")
+BONOBOT_EMAIL_FROM = mail.sender("BONOBOT_EMAIL_FROM", "bonobot@localhost")
+_mail = mail.server("BONOBOT_EMAIL_URL", BONOBOT_EMAIL_URL)
+EMAIL_BACKEND = f"django.core.mail.backends.{'smtp' if _mail.host else 'dummy'}.EmailBackend"
+EMAIL_HOST, EMAIL_PORT = _mail.host, _mail.port
+EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail.user, _mail.password
+EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.starttls, _mail.tls
+EMAIL_TIMEOUT = 10
+DEFAULT_FROM_EMAIL = SERVER_EMAIL = BONOBOT_EMAIL_FROM
 
 # --- REST ---------------------------------------------------------------------------------------
 
@@ -258,15 +283,21 @@ SPECTACULAR_SETTINGS = {
     # Names for clients, where several things have a member of the same name.
     "ENUM_NAME_OVERRIDES": {
         "AuditOutcome": "bonobot.ledger.models.AuditRow.Outcome",
+        "ServerScope": ["pool", "agent"],
+        "BudgetScope": ["organization", "agent", "session", "server"],
         "CallOutcome": ["ok", "error", "unknown"],
+        "ChannelKind": "bonobot.notices.models.Channel.Kind",
         "DefinitionKind": "mcp_servers.models.Definition.Kind",
         "EndpointKind": "agents.models.ModelEndpoint.Kind",
+        "SeenLabel": ["private_data", "untrusted_content"],
+        "NoticeState": "bonobot.notices.models.Notice.State",
+        "NoticeSeverity": "bonobot.notices.models.SEVERITIES",
         "ServerStatus": "mcp_servers.models.Server.Status",
         "SessionStatus": "agents.models.Session.Status",
         "StepKind": "agents.models.Step.Kind",
         "TestStatus": ["connected", "error", "needs_reauth"],
-        "Transport": ["stdio", "http"],
-        "TransportAlias": ["stdio", "http", "sse", "streamable-http", "streamable_http"],
+        "Transport": ["stdio", "http", "openapi"],
+        "TransportAlias": ["stdio", "openapi", "http", "sse", "streamable-http", "streamable_http"],
     },
     "COMPONENT_SPLIT_REQUEST": True,
     "SWAGGER_UI_DIST": "SIDECAR",
@@ -316,7 +347,14 @@ BONOBOT_LAUNCHERS = (
     *env.names("BONOBOT_LAUNCHERS", ("npx", "uvx", "node", "python", "python3", "docker")),
     sys.executable,  # its packages are the ones that an administrator installed beside us
 )
+BONOBOT_PRESET_FOLDERS = env.folders("BONOBOT_PRESET_FOLDERS")
 BONOBOT_CALLS_PER_MINUTE = env.number("BONOBOT_CALLS_PER_MINUTE", 60, minimum=1)
+BONOBOT_ORG_CALLS_PER_MINUTE = env.number("BONOBOT_ORG_CALLS_PER_MINUTE", 0, minimum=0)
+BONOBOT_GLOBAL_CALLS_PER_MINUTE = env.number("BONOBOT_GLOBAL_CALLS_PER_MINUTE", 0, minimum=0)
+_HEADS = env.text("BONOBOT_AUDIT_HEADS", str(BONOBOT_VAR / "audit-heads"))
+BONOBOT_AUDIT_HEADS = Path(_HEADS).expanduser()
+BONOBOT_AUDIT_DAYS = env.number("BONOBOT_AUDIT_DAYS", 0, minimum=0)
+BONOBOT_APPROVAL_H = env.number("BONOBOT_APPROVAL_H", 24, minimum=1, maximum=720)
 BONOBOT_CONNECT_S = env.number("BONOBOT_CONNECT_S", 30, minimum=1, maximum=600)
 BONOBOT_EGRESS_PROXY = env.secret("BONOBOT_EGRESS_PROXY")
 if BONOBOT_EGRESS_PROXY and not BONOBOT_EGRESS_PROXY.startswith("http://"):
@@ -331,12 +369,15 @@ BONOBOT_MAX_DEFINITIONS = env.number("BONOBOT_MAX_DEFINITIONS", 1_000, minimum=1
 BONOBOT_RESULT_LIMIT = env.number("BONOBOT_RESULT_LIMIT", 256 * KIB, minimum=KIB, maximum=64 * MIB)
 BONOBOT_STDIO_CHILDREN = env.number("BONOBOT_STDIO_CHILDREN", 32, minimum=1, maximum=10_000)
 BONOBOT_STDIO_IDLE_S = env.number("BONOBOT_STDIO_IDLE_S", 300, minimum=1)
+BONOBOT_STDIO_LIFETIME_S = env.number("BONOBOT_STDIO_LIFETIME_S", 86_400, minimum=60)
 BONOBOT_STDIO_MEMORY_MIB = env.number("BONOBOT_STDIO_MEMORY_MIB", 4_096, minimum=0)
 BONOBOT_STDIO_PROCESSES = env.number("BONOBOT_STDIO_PROCESSES", 4_096, minimum=0)
 BONOBOT_STDIO_OPEN_FILES = env.number("BONOBOT_STDIO_OPEN_FILES", 4_096, minimum=0)
 BONOBOT_STDIO_CPU_S = env.number("BONOBOT_STDIO_CPU_S", 3_600, minimum=0)
 BONOBOT_CHECK_EVERY_S = env.number("BONOBOT_CHECK_EVERY_S", 60, minimum=10)
 BONOBOT_CHECK_STDIO_EVERY_S = env.number("BONOBOT_CHECK_STDIO_EVERY_S", 600, minimum=10)
+BONOBOT_WATCHED_SERVERS = env.number("BONOBOT_WATCHED_SERVERS", 200, minimum=0, maximum=10_000)
+BONOBOT_DOWN_AFTER = env.number("BONOBOT_DOWN_AFTER", 3, minimum=1, maximum=100)
 BONOBOT_TURNS_PER_MESSAGE = env.number("BONOBOT_TURNS_PER_MESSAGE", 50, minimum=1)
 BONOBOT_CALLS_PER_MESSAGE = env.number("BONOBOT_CALLS_PER_MESSAGE", 200, minimum=1)
 BONOBOT_RUN_S = env.number("BONOBOT_RUN_S", 3_600, minimum=1)

@@ -2,12 +2,15 @@
 
 import argparse
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
+from django.db.models import Count, Q
 from rich.json import JSON
 from rich.padding import Padding
 from rich.text import Text
 
+from agents.drafts import draft_of
 from agents.governance.explaining import explain
 from agents.governance.snapshots import snapshots
 from agents.models import Agent, ModelEndpoint, Session, Step
@@ -16,14 +19,18 @@ from agents.sessions.events import Event, follow
 from agents.sessions.reports import report
 from agents.sessions.requests import start
 from agents.sessions.runner import session_runner
-from agents.sessions.runners import any_alive
-from agents.tool_policies import PolicyText, policy_text, set_policy
+from agents.sessions.runners import LEASE, any_alive
+from agents.tool_policies import policy_text, set_policy
+from bonobot.cli import approvals, replaying, watching
 from bonobot.cli.group import Cli, Failed, Verb, table
 from bonobot.lib.problems import NotFound, Unavailable
 from bonobot.lib.runtime import runtime
 from bonobot.lib.untrusted import visible
 
 SHOWN = 2000
+MARKS = {"allow": "✓", "ask": "?", "deny": "✗", "skip": "–"}
+# Of an agent's sessions, those that somebody should know of: they run, or wait for a person.
+BUSY = (Session.Status.RUNNING.value, Session.Status.WAITING.value)
 
 
 def find(cli: Cli, slug: str) -> Agent:
@@ -49,13 +56,31 @@ def as_json(agent: Agent) -> dict[str, Any]:
 
 def _list(cli: Cli, options: argparse.Namespace) -> None:
     mine = Agent.objects.for_organization(cli.principal.organization_id)
-    found = [as_json(agent) for agent in mine.select_related("model_endpoint")]
+    busy = {f"{status}_sessions": _sessions(status) for status in BUSY}
+
+    def look() -> list[dict[str, Any]]:
+        agents = mine.select_related("model_endpoint").annotate(**busy)
+        return [as_json(one) | {name: getattr(one, name) for name in busy} for one in agents]
+
+    watching.show(cli, options, look, _drawn)
+
+
+def _sessions(status: str) -> Count:
+    return Count("sessions", filter=Q(sessions__status=status))
+
+
+def _drawn(found: list[dict[str, Any]]) -> Any:
     rows = [
-        (a["slug"], a["name"], a["model"], a["policy"]["mode"], ", ".join(a["servers"]))
+        (
+            *(a["slug"], a["name"], a["model"], a["policy"]["mode"]),
+            *(a[f"{status}_sessions"] for status in BUSY),
+            ", ".join(a["servers"]),
+        )
         for a in found
     ]
     empty = "No agents yet. Make one: bonobot agents add NAME"
-    cli.emit(found, table("SLUG", "NAME", "MODEL", "POLICY", "SERVERS", rows=rows, empty=empty))
+    columns = ("SLUG", "NAME", "MODEL", "POLICY", *(status.upper() for status in BUSY), "SERVERS")
+    return table(*columns, rows=rows, empty=empty)
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -90,23 +115,33 @@ def _run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", metavar="TEXT", help="the message")
     parser.add_argument("--working-dir", default="", help="a folder to attach")
     parser.add_argument("--timeout", type=float, default=3600, metavar="SECONDS")
+    parser.add_argument("--wait", action="store_true", help="also for a person's answer to a call")
 
 
 def _run(cli: Cli, options: argparse.Namespace) -> None:
     agent = find(cli, options.slug)
     session = start(cli.principal, agent, options.text, working_dir=options.working_dir)
-    if not any_alive(besides=session_runner().runner_id):
-        # No worker takes it: this process becomes a runner until the session rests.
-        runtime().call(session_runner().take, session.pk)
-    with cli.waiting(f"{agent.name} is working …"):
-        _watch(cli, session, options.timeout)
+    _until_rest(cli, session, options)
+    while approvals.go_on(cli, session, wait=options.wait, timeout_s=options.timeout):
+        _until_rest(cli, session, options)
     done = report(session.pk)
     cli.emit(done)
+    if done["status"] == Session.Status.WAITING:
+        approvals.tell(cli, session)
+        raise Failed
     if done["status"] != Session.Status.DONE:
         if done["error"]:
             cli.say(f"{done['status']}: {visible(done['error']['detail'])}")
         raise Failed
     cli.say(visible(done["answer"]))
+
+
+def _until_rest(cli: Cli, session: Session, options: argparse.Namespace) -> None:
+    if not any_alive(besides=session_runner().runner_id):
+        # No worker takes it: this process becomes a runner until the session rests.
+        runtime().call(session_runner().take, session.pk)
+    with cli.waiting("The agent is working …"):
+        _watch(cli, session, options.timeout)
 
 
 def _watch(cli: Cli, session: Session, timeout_s: float) -> None:
@@ -122,7 +157,12 @@ def _watch(cli: Cli, session: Session, timeout_s: float) -> None:
 
 async def _follow(cli: Cli, session: Session) -> None:
     """Show each event once it is settled, until the session rests."""
+    looked = monotonic()
     async for events in follow(session.pk):
+        if monotonic() - looked > LEASE.total_seconds():
+            # A worker that seemed alive may be gone: what nobody holds is taken here.
+            looked = monotonic()
+            await session_runner().take(session.pk)
         for event in events:
             if event.id is not None and not cli.as_json:
                 _show(cli, event)
@@ -148,43 +188,67 @@ def _show(cli: Cli, event: Event) -> None:
 
 
 def _policy_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG")
-    parser.add_argument("--mode", choices=("none", "allowlist", "denylist", "all"))
-    parser.add_argument("--allow", action="append", metavar="TOOL", help="a name or glob")
-    parser.add_argument("--deny", action="append", metavar="TOOL", help="a name or glob")
+    whose = parser.add_mutually_exclusive_group(required=True)
+    whose.add_argument("slug", metavar="SLUG", nargs="?", help="the agent")
+    whose.add_argument(
+        "--organization", action="store_true", help="the organization's own, over every agent"
+    )
+    replaying.policy_arguments(parser)
+    deeds = parser.add_mutually_exclusive_group()
+    deeds.add_argument(
+        "--shadow", action="store_true", help="only record what it would decide, beside the policy"
+    )
+    deeds.add_argument(
+        "--enforce", action="store_true", help="make what runs in the shadow the policy"
+    )
+    deeds.add_argument("--discard", action="store_true", help="drop what runs in the shadow")
 
 
 def _policy(cli: Cli, options: argparse.Namespace) -> None:
+    if options.organization:
+        replaying.own_policy(cli, options)
+        return
     agent = find(cli, options.slug)
-    now = policy_text(agent)
-    if options.mode or options.allow or options.deny:
-        allow = now.allow if options.allow is None else tuple(options.allow)
-        deny = now.deny if options.deny is None else tuple(options.deny)
-        set_policy(cli.principal, agent, PolicyText(options.mode or now.mode, allow, deny))
-        now = policy_text(agent)
+    replaying.drafted(cli, agent, options)
+    wanted = None if options.shadow else replaying.wanted(agent, options)
+    if wanted is not None:
+        set_policy(cli.principal, agent, wanted)
+    now, draft = policy_text(agent), draft_of(agent)
     tools = snapshots().current("agent", agent.pk).tools
     effective = [
-        {"name": name, "allowed": tool.decision.allowed, "code": tool.decision.code}
+        {
+            "name": name,
+            "allowed": tool.decision.allowed,
+            "decision": tool.decision.verdict,
+            "code": tool.decision.code,
+        }
         for name, tool in sorted(tools.items())
     ]
     cli.emit(
-        {"mode": now.mode, "allow": now.allow, "deny": now.deny, "tools": effective},
+        {
+            **now.as_dict(),
+            "tools": effective,
+            "draft": draft.as_dict() if draft else None,
+        },
         table(
             "TOOL",
-            "ALLOWED",
-            "WHY NOT",
-            rows=[(t["name"], "yes" if t["allowed"] else "no", t["code"]) for t in effective],
+            "DECISION",
+            "WHY",
+            rows=[(t["name"], t["decision"], t["code"]) for t in effective],
             empty="This agent has no tools: give it a server first.",
         ),
     )
-    cli.say(
-        f"mode {now.mode}; allow {', '.join(now.allow) or '–'}; deny {', '.join(now.deny) or '–'}"
-    )
+    cli.say(replaying.in_a_line(now))
+    if draft:
+        cli.say(f"In its shadow since {draft.since:%Y-%m-%d %H:%M}:")
+        cli.say(replaying.in_a_line(draft.text))
+        cli.say(f"What it would have decided: bonobot audit replay --agent {agent.slug} --shadow")
 
 
 def _explain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("slug", metavar="SLUG")
     parser.add_argument("tool", metavar="TOOL")
+    parser.add_argument("--arguments", metavar="JSON", help="what a call with these would come to")
 
 
 def _explain(cli: Cli, options: argparse.Namespace) -> None:
@@ -198,37 +262,70 @@ def _explain(cli: Cli, options: argparse.Namespace) -> None:
             field="TOOL",
             remedy=f"`bonobot agents policy {agent.slug}` lists its tools.",
         )
-    told = explain(snapshot, tool)
+    given = options.arguments
+    arguments = replaying.json_object(given, "--arguments") if given else None
+    told = explain(cli.principal, snapshot, tool, arguments)
     rows = [
-        (stage["stage"], "✓" if stage["allows"] else "✗", stage["rule"], stage["reason"])
+        (
+            stage["stage"].replace("_", " "),
+            MARKS[stage["verdict"]],
+            stage["rule"],
+            stage["reason"],
+            stage["who"] if stage["verdict"] in ("ask", "deny") else "",
+        )
         for stage in told["stages"]
     ]
-    cli.emit(told, table("STAGE", "", "RULE", "REASON", rows=rows, empty=""))
-    cli.say("allowed" if told["allowed"] else f"{told['code']}: {told['reason']} {told['remedy']}")
+    columns = ("STAGE", "", "RULE", "REASON", "WHO CAN CHANGE IT")
+    cli.emit(told, table(*columns, rows=rows, empty=""))
+    if told["allowed"]:
+        cli.say("allowed")
+        return
+    where = told["first"].replace("_", " ")
+    cli.say(visible(f"{told['code']} ({where}): {told['reason']} {told['remedy']}"))
+    cli.say(f"Who can change it: {told['who']}.")
 
 
 VERBS = (
-    Verb("list", "List the agents.", _list, examples=("agents list --json",)),
+    Verb(
+        "list",
+        "List the agents, with their sessions that run or wait.",
+        _list,
+        watching.declare_watch,
+        ("agents list --json", "agents list --watch"),
+    ),
     Verb("add", "Make an agent.", _add, _add_arguments, ("agents add Helper",)),
     Verb(
         "run",
         "Give an agent a message and wait for its answer.",
         _run,
         _run_arguments,
-        ('agents run demo "What time is it in Asia/Tokyo?"',),
+        (
+            'agents run demo "What time is it in Asia/Tokyo?"',
+            'agents run demo "Delete the branch" --wait',
+        ),
     ),
     Verb(
         "policy",
         "Show or change which tools an agent may call.",
         _policy,
         _policy_arguments,
-        ("agents policy demo", "agents policy demo --mode allowlist --allow 'mcp_time_*'"),
+        (
+            "agents policy demo",
+            "agents policy demo --mode allowlist --allow 'mcp_time_*'",
+            "agents policy --organization --deny 'mcp_shell_*'",
+            """agents policy demo --ask '{"tool": "mcp_time_*", "when": {"required": ["zone"]}}'""",
+            "agents policy demo --shadow --ask 'mcp_git_*'",
+            "agents policy demo --enforce",
+        ),
     ),
     Verb(
         "explain",
         "Say why an agent can, or can't, use a tool.",
         _explain,
         _explain_arguments,
-        ("agents explain demo mcp_git_git_commit",),
+        (
+            "agents explain demo mcp_git_git_commit",
+            """agents explain demo mcp_time_get_current_time --arguments '{"timezone": "UTC"}'""",
+        ),
     ),
 )

@@ -1,17 +1,25 @@
 """`bonobot audit …`: what happened, and whether the record of it is whole."""
 
 import argparse
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
 
-from bonobot.cli.group import Cli, Failed, Verb, table
+from bonobot.cli.group import Cli, Failed, Verb, moment, table
+from bonobot.cli.replaying import REPLAY
+from bonobot.ledger import anchors, exporting, retention
+from bonobot.ledger.entries import EVENT_TYPES
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.verify import verify
+from bonobot.ledger.verify import Report, verify, verify_exported
+from bonobot.lib.problems import Invalid
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=50, help="newest rows (default: 50)")
     parser.add_argument("--agent", metavar="NAME", help="only this agent's")
     parser.add_argument("--server", metavar="NAME", help="only this server's")
+    parser.add_argument("--event", choices=EVENT_TYPES, help="only this kind of event")
     parser.add_argument("--outcome", help="ok, error, refused, unknown, cancelled")
 
 
@@ -21,6 +29,7 @@ def _list(cli: Cli, options: argparse.Namespace) -> None:
         "agent_name": options.agent,
         "server_name": options.server,
         "outcome": options.outcome,
+        "event_type": options.event,
     }
     rows = rows.filter(**{name: value for name, value in wanted.items() if value})
     found = [_row(row) for row in rows.order_by("-seq")[: max(options.limit, 0)]]
@@ -48,6 +57,7 @@ def _row(row: AuditRow) -> dict[str, Any]:
         "seq": row.seq,
         "at": row.opened_at,
         "action": row.action,
+        "event_type": row.event_type,
         "resource_type": row.resource_type,
         "resource_id": row.resource_id,
         "resource": row.resource_name or row.resource_id,
@@ -64,15 +74,126 @@ def _row(row: AuditRow) -> dict[str, Any]:
     }
 
 
+def _verify_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--heads", metavar="FILE", help="compare with heads that were kept elsewhere"
+    )
+    parser.add_argument("--file", metavar="FILE", help="check an exported file, not the database")
+
+
 def _verify(cli: Cli, options: argparse.Namespace) -> None:
-    report = verify(cli.principal.organization_id)
+    with cli.waiting("Reading the audit"):
+        report = _report(cli, options)
     faults = [str(fault) for fault in report.faults]
-    cli.emit({"ok": report.ok, "rows": report.rows, "faults": faults})
-    cli.say(f"{report.rows} rows, {'unbroken' if report.ok else f'{len(faults)} faults'}")
+    cli.emit(
+        {
+            "ok": report.ok,
+            "rows": report.rows,
+            "faults": faults,
+            "seq": report.seq,
+            "digest": report.digest,
+            "start": report.start,
+        }
+    )
+    since = f", from the checkpoint at {report.start} on" if report.start else ""
+    state = "unbroken" if report.ok else f"{len(faults)} faults"
+    cli.say(f"{report.rows} rows{since}, {state}")
     for fault in faults:
         cli.say(f"✗ {fault}")
     if not report.ok:
         raise Failed
+
+
+def _report(cli: Cli, options: argparse.Namespace) -> Report:
+    organization_id = cli.principal.organization_id
+    try:
+        if options.file:
+            with Path(options.file).open(encoding="utf-8") as lines:
+                return verify_exported(exporting.read(lines))
+        if not options.heads:
+            return verify(organization_id, anchors.anchors(organization_id, anchors.kept_lines()))
+        with Path(options.heads).open(encoding="utf-8") as lines:
+            return verify(organization_id, anchors.anchors(organization_id, lines))
+    except (OSError, ValueError) as error:
+        path = options.file or options.heads or str(anchors.folder())
+        raise Invalid(
+            f"{path!r} can't be used: {error}",
+            code="unusable_file",
+            field="--file" if options.file else "--heads",
+            remedy="Name a file that `bonobot audit` wrote.",
+        ) from error
+
+
+def _heads(cli: Cli, options: argparse.Namespace) -> None:
+    found = anchors.heads(cli.principal.organization_id)
+    cli.emit(found)
+    for one in found:
+        cli.say(f"{one['seq']} entries, {one['digest']}, signed by {one['key']}")
+    for name, key in anchors.signer().public_keys.items():
+        cli.say(f"public key {name}: {key}")
+
+
+def _export_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format", choices=sorted(exporting.MEDIA), default="jsonl", help="default: jsonl"
+    )
+    parser.add_argument("--since", type=moment, metavar="TIME", help="2026-11-01, or 7d, 12h")
+    parser.add_argument("--until", type=moment, metavar="TIME")
+    parser.add_argument("--output", metavar="FILE", help="default: standard output")
+
+
+def _export(cli: Cli, options: argparse.Namespace) -> None:
+    rows = AuditRow.objects.of(cli.principal.organization_id)
+    if options.since:
+        rows = rows.filter(opened_at__gte=options.since)
+    if options.until:
+        rows = rows.filter(opened_at__lt=options.until)
+    with _opened(cli, options.output) as file:
+        for page in exporting.pages(rows, options.format):
+            file.write(page)
+    if options.output:
+        cli.emit({"rows": rows.count(), "file": options.output})
+        cli.say(f"{rows.count()} rows are in {options.output}")
+
+
+@contextmanager
+def _opened(cli: Cli, path: str | None) -> Iterator[IO[str]]:
+    if path is None:
+        yield cli.out.file
+        return
+    try:
+        with Path(path).open("w", encoding="utf-8") as file:
+            yield file
+    except OSError as error:
+        raise Invalid(
+            f"{path!r} can't be written: {error}",
+            code="unusable_file",
+            field="--output",
+            remedy="Name a file in a folder that is there and that you may write to.",
+        ) from error
+
+
+def _prune_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--before", type=moment, metavar="TIME", required=True, help="2026-01-01, 90d"
+    )
+    parser.add_argument("--yes", action="store_true", help="don't ask")
+
+
+def _prune(cli: Cli, options: argparse.Namespace) -> None:
+    organization_id = cli.principal.organization_id
+    old = AuditRow.objects.of(organization_id).filter(opened_at__lt=options.before).count()
+    question = f"Remove {old} rows from before {options.before:%Y-%m-%d %H:%M} for ever?"
+    if old and not options.yes and not cli.confirm(question):
+        raise Invalid(
+            f"{old} rows would be removed.",
+            code="not_confirmed",
+            field="--yes",
+            remedy="Add --yes.",
+        )
+    done = retention.prune(organization_id, before=options.before, actor=cli.principal.actor)
+    cli.emit({"rows": done.rows, "seq": done.seq})
+    cli.say(f"{done.rows} rows were removed; the chain goes on behind {done.seq}.")
 
 
 VERBS = (
@@ -84,6 +205,35 @@ VERBS = (
         ("audit list", "audit list --outcome refused --json"),
     ),
     Verb(
-        "verify", "Check that nothing was changed or removed.", _verify, examples=("audit verify",)
+        "verify",
+        "Check that nothing was changed or removed; exported heads are compared.",
+        _verify,
+        _verify_arguments,
+        (
+            "audit verify",
+            "audit verify --heads /backup/2026-11.jsonl",
+            "audit verify --file a.jsonl",
+        ),
+    ),
+    Verb(
+        "heads",
+        "Show where the audit ends now, signed, and the public key.",
+        _heads,
+        examples=("audit heads", "audit heads --json"),
+    ),
+    Verb(
+        "export",
+        "Write the audit as JSON Lines (which `verify --file` checks) or CSV.",
+        _export,
+        _export_arguments,
+        ("audit export --output audit.jsonl", "audit export --format csv --since 7d"),
+    ),
+    REPLAY,
+    Verb(
+        "prune",
+        "Remove old rows, leaving a signed checkpoint that the rest is verified from.",
+        _prune,
+        _prune_arguments,
+        ("audit prune --before 365d", "audit prune --before 2026-01-01 --yes --json"),
     ),
 )

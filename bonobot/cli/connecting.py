@@ -1,17 +1,17 @@
 """`bonobot mcp status|connect|disconnect|tools`: what is reachable, and the switches (D8, D2)."""
 
 import argparse
-import json
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
+from uuid import UUID
 
 from django.utils import timezone
 from rich.console import RenderableType
-from rich.live import Live
 
 from agents.bindings import bind, switch_binding
+from agents.choices import choose
 from agents.models import Agent
+from bonobot.cli import watching
 from bonobot.cli.group import Cli, Failed, Verb, table
 from bonobot.cli.servers import find
 from bonobot.cli.sweeping import sweep
@@ -20,17 +20,19 @@ from bonobot.lib.untrusted import visible
 from mcp_servers.approval import switch_definition
 from mcp_servers.models import Definition, Server
 from mcp_servers.naming import own_name_matches
+from mcp_servers.oauth.presence import Presence, presences
 from mcp_servers.registration import switch
+from mcp_servers.standing import standing
 
-SHORTEST_INTERVAL_S = 0.5
 LONGEST_ERROR = 120
+# What of a server is chosen for an agent.
+CHOICES = ("tools", "without", "resource", "prompt")
 
 
 def _status_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("servers", metavar="SERVER", nargs="*", help="only these (default: all)")
     parser.add_argument("--agent", metavar="SLUG", help="only what this agent has")
-    parser.add_argument("--watch", action="store_true", help="show it anew until Ctrl-C")
-    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="of --watch")
+    watching.declare_watch(parser)
 
 
 def _status(cli: Cli, options: argparse.Namespace) -> None:
@@ -38,40 +40,11 @@ def _status(cli: Cli, options: argparse.Namespace) -> None:
     agent = _agent(cli, options.agent) if options.agent else None
 
     def look() -> list[dict[str, Any]]:
-        return [_as_json(server) for server in _servers(cli, chosen, agent)]
+        servers = list(_servers(cli, chosen, agent))
+        found = presences(cli.principal, servers)
+        return [_as_json(server) | {"sign_in": _stand(found, server)} for server in servers]
 
-    if not options.watch:
-        cli.emit(found := look(), _drawn(found))
-        return
-    try:
-        _watch(cli, look, max(options.interval, SHORTEST_INTERVAL_S))
-    except KeyboardInterrupt:
-        return
-
-
-def _watch(cli: Cli, look: Callable[[], list[dict[str, Any]]], interval_s: float) -> None:
-    """Show the state until Ctrl-C; for programs as one line of JSON each time."""
-    if cli.as_json:
-        for found in _looks(look, interval_s):
-            cli.out.file.write(json.dumps(found, default=str, ensure_ascii=False) + "\n")
-            cli.out.file.flush()
-        return
-    with Live(console=cli.out, auto_refresh=False) as live:
-        for found in _looks(look, interval_s):
-            live.update(_drawn(found), refresh=True)
-
-
-def _looks(
-    look: Callable[[], list[dict[str, Any]]], interval_s: float
-) -> Iterator[list[dict[str, Any]]]:
-    while True:
-        yield look()
-        pause(interval_s)
-
-
-def pause(seconds: float) -> None:
-    """Wait; Ctrl-C ends it."""
-    threading.Event().wait(seconds)
+    watching.show(cli, options, look, _drawn)
 
 
 def _servers(cli: Cli, chosen: list[Any], agent: Agent | None) -> Iterator[Server]:
@@ -80,7 +53,11 @@ def _servers(cli: Cli, chosen: list[Any], agent: Agent | None) -> Iterator[Serve
         rows = rows.filter(pk__in=chosen)
     if agent is not None:
         rows = rows.filter(pk__in=agent.bindings.filter(enabled=True).values("server_id"))
-    return rows.iterator()
+    return rows.select_related("watch").iterator()
+
+
+def _stand(found: dict[UUID, Presence], server: Server) -> dict[str, Any] | None:
+    return found[server.pk].as_dict() if server.pk in found else None
 
 
 def _as_json(server: Server) -> dict[str, Any]:
@@ -97,6 +74,7 @@ def _as_json(server: Server) -> dict[str, Any]:
         "failures": server.failures,
         "code": server.status_code,
         "detail": server.status_detail,
+        "change_notices": standing(server).as_dict(),
     }
 
 
@@ -108,14 +86,27 @@ def _drawn(found: list[dict[str, Any]]) -> RenderableType:
             "" if one["latency_ms"] is None else f"{one['latency_ms']} ms",
             _ago(one["last_connected_at"]),
             one["failures"] or "",
+            one["change_notices"]["state"].replace("_", " "),
+            _signed_in(one["sign_in"]),
             visible(" ".join(part for part in (one["code"], one["detail"]) if part), LONGEST_ERROR),
         )
         for one in found
     ]
-    columns = ("NAME", "STATE", "LATENCY", "CONNECTED", "FAILURES", "LAST ERROR")
+    columns = (
+        *("NAME", "STATE", "LATENCY", "CONNECTED", "FAILURES", "NOTICES", "SIGN-IN"),
+        "LAST ERROR",
+    )
     empty = "No servers yet. Add one: bonobot mcp add NAME --url URL"
     drawn: RenderableType = table(*columns, rows=rows, empty=empty)
     return drawn
+
+
+def _signed_in(stand: dict[str, Any] | None) -> str:
+    if stand is None:
+        return ""
+    if stand["state"] == "personal":
+        return f"{stand['people']} people" if stand["people"] != 1 else "1 person"
+    return str(stand["state"]).replace("_", " ")
 
 
 def _ago(moment: Any) -> str:
@@ -136,10 +127,21 @@ def _switch_arguments(parser: argparse.ArgumentParser) -> None:
 def _connect_arguments(parser: argparse.ArgumentParser) -> None:
     _switch_arguments(parser)
     parser.add_argument(
-        "--only", action="append", metavar="TOOL", help="the agent gets these (name or glob)"
+        "--tools",
+        "--only",
+        dest="tools",
+        action="append",
+        metavar="A,B",
+        help="the agent gets these (names or globs); '*' is everything, also what comes later",
     )
     parser.add_argument(
-        "--without", action="append", metavar="TOOL", help="the agent never gets these"
+        "--without", action="append", metavar="A,B", help="the agent never gets these"
+    )
+    parser.add_argument(
+        "--resource", action="append", metavar="URI", help="tick resources (URI, template or glob)"
+    )
+    parser.add_argument(
+        "--prompt", action="append", metavar="NAME", help="tick prompts (name or glob)"
     )
 
 
@@ -150,10 +152,11 @@ def _connect(cli: Cli, options: argparse.Namespace) -> None:
         _give(cli, agent, server, options)
         _tell_binding(cli, agent, server, connected=True)
         return
-    if options.only or options.without:
+    chosen = [name for name in CHOICES if getattr(options, name)]
+    if chosen:
         raise Invalid(
-            "Tools are chosen for an agent.",
-            field="--only" if options.only else "--without",
+            "What is given is chosen for an agent.",
+            field=f"--{chosen[0]}",
             remedy="Add --agent SLUG; `bonobot mcp tools` switches tools for everybody.",
         )
     if not server.enabled:
@@ -169,15 +172,33 @@ def _connect(cli: Cli, options: argparse.Namespace) -> None:
 def _give(cli: Cli, agent: Agent, server: Server, options: argparse.Namespace) -> None:
     """Bind, or switch the binding on; lists that aren't given stay as they are."""
     tools = list(server.definitions.tools())
-    for patterns, name in ((options.only, "--only"), (options.without, "--without")):
-        _named(server, tools, patterns, name)
+    only, without = _parts(options.tools), _parts(options.without)
+    _named(server, tools, without, "--without")
     binding = agent.bindings.filter(server=server).first()
-    if binding is not None and not (options.only or options.without):
+    if binding is not None and all(getattr(options, name) is None for name in CHOICES):
         switch_binding(cli.principal, agent, server, enabled=True)
         return
-    allowed = binding.allowed_tools if binding and options.only is None else options.only
-    denied = binding.denied_tools if binding and options.without is None else options.without
-    bind(cli.principal, agent, server, allowed_tools=allowed or (), denied_tools=denied or ())
+    allowed = binding.allowed_tools if binding else []
+    if only is not None:
+        allowed = choose(only, {row.name for row in tools}, field="--tools")
+    denied = binding.denied_tools if binding and without is None else without
+    bind(
+        cli.principal,
+        agent,
+        server,
+        allowed_tools=allowed,
+        denied_tools=denied or (),
+        allowed_resources=options.resource,
+        allowed_prompts=options.prompt,
+    )
+
+
+def _parts(given: Sequence[str] | None) -> list[str] | None:
+    """Return what options name, separated by commas; None where there is no such option."""
+    if given is None:
+        return None
+    parts = (part.strip() for text in given for part in text.split(","))
+    return [part for part in parts if part]
 
 
 def _disconnect(cli: Cli, options: argparse.Namespace) -> None:
@@ -270,7 +291,13 @@ VERBS = (
         "Switch a server on and discover it; with --agent, give it to that agent.",
         _connect,
         _connect_arguments,
-        ("mcp connect time", "mcp connect git --agent demo --only 'git_*' --without git_commit"),
+        (
+            "mcp connect time",
+            "mcp connect time --agent demo --tools get_current_time,convert_time",
+            "mcp connect git --agent demo --tools 'git_*' --without git_commit",
+            "mcp connect git --agent demo --tools '*'",
+            "mcp connect docs --agent demo --resource 'docs://*' --prompt review",
+        ),
     ),
     Verb(
         "disconnect",

@@ -94,7 +94,7 @@ def _discover(cli: Cli, plan: Plan) -> dict[str, Outcome]:
     """Contact the servers that are new or reached in another way now."""
     if plan.problems:
         return {}
-    reached = {"description", "approval", "enabled"}
+    reached = {"description", "approval", "enabled", "only_tools"}
     names = [
         step.name
         for step in plan.changes

@@ -12,13 +12,16 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.utils import timezone
 from rich.console import Console
 from rich.progress import Progress
 from rich.prompt import Confirm
 from rich.table import Table
+from rich.text import Text
 
 from bonobot.lib.problems import Invalid, NotFound, Problem
 from bonobot.lib.untrusted import visible
@@ -28,6 +31,7 @@ from mcp_servers import placeholders
 
 # Output that goes to a file or a pipe is not wrapped at a terminal's width.
 WIDTH_OF_FILES = 200
+SLUGS_SHOWN = 20
 
 Declare = Callable[[argparse.ArgumentParser], object]
 
@@ -55,9 +59,8 @@ class Cli:
         self._org = org
         self._principal: Principal | None = None
         self._stdout = stdout
-        width = None if stdout.isatty() else WIDTH_OF_FILES
-        self.out = Console(file=stdout, highlight=False, width=width)
-        self.err = Console(file=stderr, highlight=False)
+        self.out = _console(stdout, width=None if stdout.isatty() else WIDTH_OF_FILES)
+        self.err = _console(stderr)
 
     @property
     def principal(self) -> Principal:
@@ -84,9 +87,14 @@ class Cli:
             return nullcontext()
         return self.err.status(text)
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether somebody is there to answer."""
+        return not self.as_json and sys.stdin.isatty() and self._stdout.isatty()
+
     def confirm(self, question: str) -> bool:
         """Ask on a terminal; where nobody can answer, that is a no."""
-        if self.as_json or not (sys.stdin.isatty() and self.out.is_terminal):
+        if not self.can_ask:
             return False
         return bool(Confirm.ask(question, console=self.err, default=False))
 
@@ -159,8 +167,18 @@ def table(*columns: str, rows: Sequence[Sequence[Any]], empty: str) -> Any:
     for column in columns:
         drawn.add_column(column, overflow="fold")
     for row in rows:
-        drawn.add_row(*(visible("" if cell is None else str(cell)) for cell in row))
+        # As texts: what a server says in `[…]` is no markup.
+        drawn.add_row(*(Text(visible("" if cell is None else str(cell))) for cell in row))
     return drawn
+
+
+def moment(text: str) -> datetime:
+    """Return the time that an option names: `24h`, `7d`, `30m` ago, or an ISO date or time."""
+    units = {"d": "days", "h": "hours", "m": "minutes"}
+    if text[:-1].isdigit() and text[-1:] in units:
+        return timezone.now() - timedelta(**{units[text[-1]]: int(text[:-1])})
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else timezone.make_aware(found)
 
 
 def pairs(given: Sequence[str] | None, field: str) -> dict[str, str]:
@@ -190,11 +208,25 @@ def expand(text: str, field: str) -> str:
     return filled
 
 
+def _console(stream: Any, *, width: int | None = None) -> Console:
+    """Return a console; with `NO_COLOR` one that writes no escape sequence, not even for bold."""
+    if os.environ.get("NO_COLOR"):
+        return Console(
+            file=stream, highlight=False, width=width, color_system=None, force_terminal=False
+        )
+    return Console(file=stream, highlight=False, width=width)
+
+
 def _organization(slug: str | None) -> Organization:
     if slug:
         if found := Organization.objects.filter(slug=slug).first():
             return found
-        raise NotFound(f"There is no organization {slug!r}.", field="--org")
+        slugs = Organization.objects.order_by("slug").values_list("slug", flat=True)
+        raise NotFound(
+            f"There is no organization {slug!r}.",
+            field="--org",
+            remedy=f"Choose one of: {', '.join(slugs[:SLUGS_SHOWN])}.",
+        )
     several = list(Organization.objects.order_by("slug")[:2])
     if len(several) == 1:
         return several[0]

@@ -8,65 +8,36 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from agents.importing import Import, carry_out, plan_import
+from bonobot.cli.definitions import tell_held
 from bonobot.cli.group import Cli, Failed, Verb, pairs, table
 from bonobot.cli.sweeping import Outcome, sweep
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.lib.untrusted import visible
-from bonobot.overrides import PlannedShare, carry_out_overrides, plan_overrides
-from mcp_servers.approval import approve, switch_definition
+from mcp_servers.approval import approve
 from mcp_servers.client_files import CLIENTS, Machine, read_client, read_text
-from mcp_servers.importing import Choices, Planned, plan, plan_entries
+from mcp_servers.importing import Choices, Planned, plan_entries
 from mcp_servers.installed import Installed, installed
 from mcp_servers.models import Server
-from mcp_servers.naming import own_name_matches
 from mcp_servers.portability import parse
-from mcp_servers.portability.overrides import TAKEN_OVER, Wishes, wishes
 from mcp_servers.presets.catalogue import load
-from mcp_servers.registration import add
 
 
 @dataclass(kw_only=True)
-class Import:
-    """An import from its reading to its end; what `--json` prints."""
+class Sourced(Import):
+    """An import with where it was read and what the servers answered; what `--json` prints."""
 
     source: str
-    planned: Sequence[Planned]
-    wishes: Wishes = field(default_factory=Wishes)
-    shares: Sequence[PlannedShare] = ()
-    applied: bool = False
-    added: dict[str, Server] = field(default_factory=dict)
-    refused: dict[str, Problem] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-
-    @property
-    def problems(self) -> bool:
-        """Tell whether anything of it is refused."""
-        refused = any(one.problems and one.chosen for one in self.planned)
-        return bool(refused or self.wishes.problems or any(s.problem for s in self.shares))
-
-    @property
-    def ready(self) -> list[Planned]:
-        """The entries that would be added."""
-        return [one for one in self.planned if one.ready]
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything that programs want to know of it."""
-        return {
-            "source": self.source,
-            "applied": self.applied,
-            "entries": [self._entry(one) for one in self.planned],
-            "overrides": [share.as_dict() for share in self.shares],
-            "problems": [problem.as_dict() for problem in self.wishes.problems],
-            "notices": [notice.as_dict() for notice in self.wishes.notices],
-        }
+        return {"source": self.source} | super().as_dict()
 
-    def _entry(self, one: Planned) -> dict[str, Any]:
-        name, shown = one.entry.name, one.as_dict()
-        if (server := self.added.get(name)) is not None:
-            shown |= {"action": "added", "server_id": str(server.pk)}
-        if (problem := self.refused.get(name)) is not None:
-            shown |= {"action": "refuse", "problems": [problem.as_dict()]}
-        if (outcome := self.outcomes.get(name)) is not None:
+    def entry(self, one: Planned) -> dict[str, Any]:
+        """Return one entry, with what came of asking it."""
+        shown = super().entry(one)
+        if (outcome := self.outcomes.get(one.entry.name)) is not None:
             shown["discovery"] = outcome.as_dict()
         return shown
 
@@ -96,7 +67,7 @@ def _import(cli: Cli, options: argparse.Namespace) -> None:
     finish(cli, options, found)
 
 
-def finish(cli: Cli, options: argparse.Namespace, found: Import) -> None:
+def finish(cli: Cli, options: argparse.Namespace, found: Sourced) -> None:
     """Show what was planned, add it as the person decides, and tell how it went."""
     _show(cli, found)
     if not options.dry_run and _agreed(cli, options, found):
@@ -132,20 +103,16 @@ def _read(cli: Cli, options: argparse.Namespace) -> tuple[str, str]:
 
 def _planned(
     cli: Cli, options: argparse.Namespace, source: str, text: str, values: dict[str, str]
-) -> Import:
+) -> Sourced:
     names = {entry.name for entry in parse(text, values=values)}
     _refuse_strangers(options, names)
     choices = Choices(
         values=values,
         allow_private=names if options.allow_private else (),
         chosen=options.only,
-        taken_over=TAKEN_OVER,
     )
-    said = wishes(text)
-    planned = plan(cli.principal, text, choices)
-    coming = {one.entry.name for one in planned if one.ready}
-    shares = plan_overrides(cli.principal, said.overrides, coming)
-    return Import(source=source, planned=planned, wishes=said, shares=shares)
+    found = plan_import(cli.principal, text, choices)
+    return Sourced(source=source, planned=found.planned, wishes=found.wishes, shares=found.shares)
 
 
 def _refuse_strangers(options: argparse.Namespace, names: set[str]) -> None:
@@ -158,7 +125,7 @@ def _refuse_strangers(options: argparse.Namespace, names: set[str]) -> None:
         )
 
 
-def _planned_installed(cli: Cli, options: argparse.Namespace) -> Import:
+def _planned_installed(cli: Cli, options: argparse.Namespace) -> Sourced:
     """Plan the known servers that are installed here, but for those that the pool has already."""
     given = pairs(options.set, "--set")
     pool = Server.objects.for_organization(cli.principal.organization_id).pool()
@@ -170,7 +137,7 @@ def _planned_installed(cli: Cli, options: argparse.Namespace) -> Import:
     ]
     _refuse_strangers(options, {entry.name for entry in entries})
     planned = plan_entries(cli.principal, entries, Choices(chosen=options.only))
-    return Import(source="this machine", planned=planned)
+    return Sourced(source="this machine", planned=planned)
 
 
 def _secrets(found: Installed) -> dict[str, str]:
@@ -179,7 +146,7 @@ def _secrets(found: Installed) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
-def _agreed(cli: Cli, options: argparse.Namespace, found: Import) -> bool:
+def _agreed(cli: Cli, options: argparse.Namespace, found: Sourced) -> bool:
     """Tell whether to go on: said before, asked now, or (without a terminal) nothing refused."""
     shares = [share for share in found.shares if share.action in ("give", "take")]
     if not found.ready and not shares:
@@ -195,36 +162,21 @@ def _agreed(cli: Cli, options: argparse.Namespace, found: Import) -> bool:
     return True
 
 
-def _carry_out(cli: Cli, options: argparse.Namespace, found: Import) -> None:
-    for one in found.ready:
-        try:
-            assert one.spec is not None  # noqa: S101 - `ready` says so
-            found.added[one.entry.name] = add(cli.principal, one.spec)
-        except Problem as problem:  # somebody took the name since the plan was made
-            found.refused[one.entry.name] = problem
-    carry_out_overrides(cli.principal, found.shares)
-    found.applied = True
+def _carry_out(cli: Cli, options: argparse.Namespace, found: Sourced) -> None:
+    carry_out(cli.principal, found)
     switched_on = [server for server in found.added.values() if server.enabled]
     found.outcomes = sweep(cli, switched_on)
     for name, outcome in found.outcomes.items():
         if outcome.problem is None:
             server = found.added[name]
-            _keep_to(cli, server, found.wishes.only_tools.get(name), options.approve)
+            if options.approve:
+                approve(cli.principal, server)
+                tell_held(cli, server)
             waiting = server.definitions.waiting().count()
             found.outcomes[name] = replace(outcome, waiting=waiting)
 
 
-def _keep_to(cli: Cli, server: Server, only: tuple[str, ...] | None, approving: bool) -> None:
-    """Switch off every tool that the file doesn't name, then approve as was asked."""
-    if only:
-        for row in server.definitions.tools().filter(enabled=True):
-            if not any(own_name_matches(pattern, row.name) for pattern in only):
-                switch_definition(cli.principal, row, enabled=False)
-    if approving:
-        approve(cli.principal, server)
-
-
-def _show(cli: Cli, found: Import) -> None:
+def _show(cli: Cli, found: Sourced) -> None:
     if cli.as_json:
         return
     rows = [
@@ -252,7 +204,7 @@ def _show(cli: Cli, found: Import) -> None:
         cli.say("→ If these private addresses are meant: --allow-private")
 
 
-def _notices(found: Import) -> Sequence[str]:
+def _notices(found: Sourced) -> Sequence[str]:
     """Return what should be known: of the whole text once, of a server with its name."""
     entries = [one.entry for one in found.planned]
     of_all = [
@@ -281,7 +233,7 @@ def _where(one: Planned) -> str:
     return str(shown.get("url") or " ".join([shown.get("command", ""), *shown.get("args", [])]))
 
 
-def _tell(cli: Cli, found: Import) -> None:
+def _tell(cli: Cli, found: Sourced) -> None:
     for name, outcome in found.outcomes.items():
         mark, style = ("✓", "green") if outcome.problem is None else ("✗", "red")
         cli.out.print(

@@ -38,12 +38,11 @@ def _presets(cli: Cli, options: argparse.Namespace) -> None:
 
 
 def _list(cli: Cli, slugs: list[str]) -> None:
-    stands_in = {entry.slug: list(entry.replaces) for entry in load()}
     offered = Preset.objects.offered_to(cli.principal.organization_id)
     if slugs:
         offered = offered.filter(slug__in=slugs)
         _all_there(slugs, {preset.slug for preset in offered})
-    found = [_as_json(preset, stands_in) for preset in offered]
+    found = [_as_json(preset) for preset in offered]
     rows = [(p["slug"], p["category"], p["description"], ", ".join(p["replaces"])) for p in found]
     cli.emit(
         found,
@@ -55,7 +54,7 @@ def _list(cli: Cli, slugs: list[str]) -> None:
     )
 
 
-def _as_json(preset: Preset, stands_in: dict[str, list[str]]) -> dict[str, Any]:
+def _as_json(preset: Preset) -> dict[str, Any]:
     return {
         "slug": preset.slug,
         "name": preset.name,
@@ -66,7 +65,7 @@ def _as_json(preset: Preset, stands_in: dict[str, list[str]]) -> dict[str, Any]:
         "parameters": preset.parameters,
         "proof": preset.proof,
         "own": preset.organization_id is not None,
-        "replaces": [] if preset.organization_id else stands_in.get(preset.slug, []),
+        "replaces": preset.replaces,
     }
 
 
@@ -115,7 +114,7 @@ def _save_arguments(parser: argparse.ArgumentParser) -> None:
 def _save(cli: Cli, options: argparse.Namespace) -> None:
     server = find(cli, options.server)
     preset = save_as_preset(cli.principal, server, options.name)
-    cli.emit(_as_json(preset, {}))
+    cli.emit(_as_json(preset))
     asked = ", ".join(f"{p['name']}=…" for p in preset.parameters)
     cli.say(f"{preset.name} is saved; its secrets are asked for at each use: {asked or 'none'}")
     cli.say(f"Use it: bonobot mcp add NAME --preset {preset.slug}")

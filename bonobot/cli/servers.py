@@ -3,21 +3,28 @@
 import argparse
 import json
 import shlex
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from agents import calls
 from agents.bindings import bind
 from agents.models import Agent
+from bonobot.cli import watching
+from bonobot.cli.apis import api_spec, declare_choice
+from bonobot.cli.definitions import tell_approval, tell_held
 from bonobot.cli.group import Cli, Failed, Verb, expand, pairs, table
+from bonobot.cli.prices import declare_prices, said_prices
 from bonobot.lib.problems import Invalid, NotFound, Problem
 from bonobot.lib.runtime import runtime
 from bonobot.lib.untrusted import visible
 from mcp_servers.approval import approve
 from mcp_servers.configuration import ServerSpec, shown_auth, shown_endpoint
 from mcp_servers.discovery import Discovered, discover
-from mcp_servers.models import Check, Definition, Preset, Server
-from mcp_servers.presets.catalogue import fill
+from mcp_servers.models import Check, Preset, Server
+from mcp_servers.oauth.keeper import login_address
+from mcp_servers.presets.using import preset_named, spec_from
+from mcp_servers.pricing import PRICED
 from mcp_servers.registration import add, remove, switch
 
 
@@ -52,6 +59,7 @@ def as_json(server: Server) -> dict[str, Any]:
         "scope": "agent" if server.private_to_agent else "pool",
         "transport_type": server.transport_type,
         "endpoint_config": shown_endpoint(server),
+        **{name: getattr(server, name) for name in ("confinement", "network", *PRICED)},
         "auth_config": shown_auth(server),
         "enabled": server.enabled,
         "status": server.status,
@@ -72,13 +80,26 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument(
         "--command", help="a program and its arguments, as in a shell, run without one"
     )
+    how.add_argument("--openapi", metavar="FILE|URL", help="an OpenAPI document of a REST API")
     how.add_argument("--preset", metavar="SLUG", help="an entry of the catalogue")
     parser.add_argument("--agent", metavar="SLUG", help="private to this agent, and bound to it")
     parser.add_argument("--header", action="append", metavar="K=V", help="an HTTP header (sealed)")
     parser.add_argument("--env", action="append", metavar="K=V", help="a variable for the program")
     parser.add_argument("--set", action="append", metavar="K=V", help="a parameter of the preset")
     parser.add_argument("--cwd", help="the folder that the program starts in")
+    parser.add_argument(
+        "--confine",
+        choices=Server.Confinement.values,
+        help="the box that the program must run in; bubblewrap: files can only be read",
+    )
+    parser.add_argument(
+        "--network",
+        action=argparse.BooleanOptionalAction,
+        help="whether a confined program reaches the network (bubblewrap: not unless said)",
+    )
     parser.add_argument("--bearer", metavar="TOKEN", help="sign in by a bearer token (sealed)")
+    declare_choice(parser)
+    declare_prices(parser)
     parser.add_argument("--allow-private", action="store_true", help="allow a private address")
     parser.add_argument("--approve", action="store_true", help="approve what is found")
 
@@ -86,15 +107,18 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add(cli: Cli, options: argparse.Namespace) -> None:
     agent = _agent(cli, options.agent)
     spec, preset = _spec(cli, options)
-    scope_id = agent.pk if agent else None
-    server = add(cli.principal, spec, scope_id=scope_id, preset=preset)
+    server = add(cli.principal, spec, scope_id=agent.pk if agent else None, preset=preset)
     if agent:
         bind(cli.principal, agent, server)
+    if server.interactive:  # nothing can be asked before a person has signed in
+        _tell_login(cli, server)
+        return
     problem = None
     try:
         _discover(cli, server)
         if options.approve:
             approve(cli.principal, server)
+            tell_held(cli, server)
     except Problem as found:
         problem = found
     server.refresh_from_db()
@@ -106,14 +130,25 @@ def _add(cli: Cli, options: argparse.Namespace) -> None:
     _tell_waiting(cli, server)
 
 
+def _tell_login(cli: Cli, server: Server) -> None:
+    url = login_address(server.pk)
+    cli.emit(as_json(server) | {"sign_in": {"state": "needed", "url": url}})
+    cli.say(f"{server.name} is registered. Sign in at {url}")
+    cli.say(f"To wait for it and read what the server offers: bonobot mcp login {server.slug}")
+
+
 def _spec(cli: Cli, options: argparse.Namespace) -> tuple[ServerSpec, Preset | None]:
     auth = {"type": "none"}
     if options.bearer:
         auth = {"type": "bearer_token", "token": expand(options.bearer, "--bearer")}
     common: dict[str, Any] = {"name": options.name, "allow_private": options.allow_private}
+    common |= _box(options) | said_prices(options)
     env, headers = pairs(options.env, "--env"), pairs(options.header, "--header")
     if options.preset:
         return _from_preset(cli, options, common)
+    if options.openapi:
+        spec = api_spec(cli, options, {**common, "auth_config": auth})
+        return replace(spec, endpoint_config={**spec.endpoint_config, "headers": headers}), None
     if options.url:
         config: dict[str, Any] = {"url": expand(options.url, "--url"), "headers": headers}
         return ServerSpec(
@@ -123,29 +158,24 @@ def _spec(cli: Cli, options: argparse.Namespace) -> tuple[ServerSpec, Preset | N
         command, *args = shlex.split(options.command)
     except ValueError as error:
         raise Invalid(f"The command can't be read: {error}.", field="--command") from None
-    config = {"command": command, "args": args, "env": env}
-    if options.cwd:
-        config["cwd"] = options.cwd
+    cwd = {"cwd": options.cwd} if options.cwd else {}
+    config = {"command": command, "args": args, "env": env, **cwd}
     return ServerSpec(transport_type="stdio", endpoint_config=config, **common), None
+
+
+def _box(options: argparse.Namespace) -> dict[str, str]:
+    """Return what was said of the confinement; what wasn't is left to the preset or the default."""
+    said = {} if options.confine is None else {"confinement": options.confine}
+    if options.network is None:
+        return said
+    return said | {"network": Server.Network.HOST if options.network else Server.Network.NONE}
 
 
 def _from_preset(
     cli: Cli, options: argparse.Namespace, common: dict[str, Any]
 ) -> tuple[ServerSpec, Preset]:
-    offered = Preset.objects.offered_to(cli.principal.organization_id)
-    preset = offered.filter(slug=options.preset).first()
-    if preset is None:
-        raise NotFound(
-            f"There is no preset {options.preset!r}.",
-            field="--preset",
-            remedy="`bonobot mcp presets` shows them.",
-        )
-    return preset_spec(preset, pairs(options.set, "--set"), **common), preset
-
-
-def preset_spec(preset: Preset, values: dict[str, str], **common: Any) -> ServerSpec:
-    """Return the specification that a preset makes of its parameters' values."""
-    return fill(preset, values, **common)
+    preset = preset_named(cli.principal, options.preset, field="--preset")
+    return spec_from(cli.principal, preset, pairs(options.set, "--set"), **common), preset
 
 
 def _agent(cli: Cli, slug: str | None) -> Agent | None:
@@ -165,50 +195,31 @@ def _discover(cli: Cli, server: Server, kind: str = Check.Kind.DISCOVERY) -> Dis
 
 def _tell_waiting(cli: Cli, server: Server) -> None:
     shown = as_json(server)
-    cli.say(f"{server.name}: {shown['tools']} tools, {server.latency_ms} ms, {server.era} era")
+    cli.say(
+        f"{server.name}: {shown['tools']} tools, {server.latency_ms} ms"
+        + (f", {server.era} era" if server.era else "")
+    )
     if shown["waiting"]:
         cli.say(f"{shown['waiting']} definitions wait: bonobot mcp approve {server.slug}")
 
 
 def _list(cli: Cli, options: argparse.Namespace) -> None:
-    servers = Server.objects.for_organization(cli.principal.organization_id).prefetch_related(
-        "secrets"
-    )
-    found = [as_json(server) for server in servers]
+    servers = Server.objects.for_organization(cli.principal.organization_id)
+
+    def look() -> list[dict[str, Any]]:
+        return [as_json(server) for server in servers.prefetch_related("secrets")]
+
+    watching.show(cli, options, look, _drawn)
+
+
+def _drawn(found: list[dict[str, Any]]) -> Any:
     rows = [
         (s["name"], s["transport_type"], s["status"], s["tools"], s["waiting"], s["scope"])
         for s in found
     ]
     empty = "No servers yet. Add one: bonobot mcp add NAME --url URL"
-    cli.emit(
-        found,
-        table("NAME", "TRANSPORT", "STATUS", "TOOLS", "WAITING", "SCOPE", rows=rows, empty=empty),
-    )
-
-
-def _show(cli: Cli, options: argparse.Namespace) -> None:
-    server = find(cli, options.server)
-    definitions = [_definition(row) for row in server.definitions.all()]
-    shown = as_json(server) | {"definitions": definitions}
-    rows = [(d["kind"], d["name"], d["state"], d["description"]) for d in definitions]
-    for name in ("name", "id", "status", "status_detail", "transport_type", "endpoint_config"):
-        if shown[name]:
-            cli.say(f"{name:<16} {visible(str(shown[name]))}")
-    empty = f"Nothing discovered yet: bonobot mcp refresh {server.slug}"
-    cli.emit(shown, table("KIND", "NAME", "STATE", "DESCRIPTION", rows=rows, empty=empty))
-
-
-def _definition(row: Definition) -> dict[str, Any]:
-    return {
-        "id": str(row.pk),
-        "kind": row.kind,
-        "name": row.name,
-        "state": row.state.value,
-        "digest": row.digest,
-        "enabled": row.enabled,
-        "fault": row.fault,
-        "description": row.description.split("\n", 1)[0][:100],
-    }
+    columns = ("NAME", "TRANSPORT", "STATUS", "TOOLS", "WAITING", "SCOPE")
+    return table(*columns, rows=rows, empty=empty)
 
 
 def _test(cli: Cli, options: argparse.Namespace) -> None:
@@ -257,8 +268,8 @@ def _approve(cli: Cli, options: argparse.Namespace) -> None:
             raise NotFound(f"{server.name} has no definition {missing[0]!r}.", field="NAME")
         seen = {row.pk: row.digest for row in rows.values()}
     done = approve(cli.principal, server, seen)
-    cli.emit({"approved": done.approved, "skipped": done.skipped})
-    cli.say(f"{len(done.approved)} approved, {len(done.skipped)} skipped")
+    cli.emit({"approved": done.approved, "skipped": done.skipped, "held": done.held})
+    tell_approval(cli, server, done)
 
 
 def _test_tool(cli: Cli, options: argparse.Namespace) -> None:
@@ -339,11 +350,18 @@ VERBS = (
         (
             "mcp add docs --url https://mcp.example.com/mcp --header 'X-Key=${DOCS_KEY}'",
             "mcp add time --command 'uvx mcp-server-time@2026.10.19' --approve",
+            "mcp add pets --openapi https://api.example.com/openapi.json --tag pets",
             "mcp add files --preset filesystem --set FOLDER=/srv/files",
+            "mcp add ours --command 'python3 /srv/ours.py' --confine namespaces --no-network",
         ),
     ),
-    Verb("list", "List the servers.", _list, examples=("mcp list", "mcp list --json")),
-    Verb("show", "Show a server and what it offers.", _show, _one_server, ("mcp show time",)),
+    Verb(
+        "list",
+        "List the servers.",
+        _list,
+        watching.declare_watch,
+        ("mcp list", "mcp list --watch", "mcp list --json"),
+    ),
     Verb(
         "test", "Connect to a server and count its tools.", _test, _one_server, ("mcp test time",)
     ),

@@ -227,7 +227,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self._allow_private = allow_private
         self._max_body = max_body
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=_tls(),
+            ssl_context=tls(),
             max_connections=100,
             max_keepalive_connections=20,
             keepalive_expiry=KEEP_ALIVE_S,
@@ -376,7 +376,8 @@ def _as_httpx_errors() -> Iterator[None]:
 
 
 @cache
-def _tls() -> ssl.SSLContext:
+def tls() -> ssl.SSLContext:
+    """Return what judges certificates, for all clients."""
     # Reading the system's certificates takes tens of milliseconds: once for all clients.
     return httpx2.create_ssl_context()
 

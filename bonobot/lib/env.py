@@ -63,6 +63,14 @@ def names(name: str, default: Iterable[str] = ()) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
+def folders(name: str) -> tuple[str, ...]:
+    """Return a comma-separated variable as absolute paths; raise ImproperlyConfigured else."""
+    found = names(name)
+    if relative := next((path for path in found if not Path(path).is_absolute()), ""):
+        raise _wrong(name, "a comma-separated list of absolute paths", relative)
+    return found
+
+
 def origin(name: str, default: str) -> str:
     """Return a variable as a web origin; raise ImproperlyConfigured if it is more or less."""
     value = _read(name, "origin")
@@ -80,6 +88,14 @@ def origins(name: str) -> tuple[str, ...]:
         if not _is_origin(value):
             raise _wrong(name, f"a comma-separated list, each an {ORIGIN}", value)
     return tuple(value.rstrip("/") for value in found)
+
+
+def document(name: str) -> str:
+    """Return a variable as the https URL of a document; raise ImproperlyConfigured for others."""
+    value = _read(name, "document")
+    if value is not None and not _is_document(value):
+        raise _wrong(name, "the https URL of a document, like `https://example.com/id.json`", value)
+    return value or ""
 
 
 def secret(name: str, default: str | Callable[[], str] = "") -> str:
@@ -125,6 +141,16 @@ def _is_origin(value: str) -> bool:
         return False
     rest = (parts.username, parts.path.rstrip("/"), parts.query, parts.fragment)
     return parts.scheme in {"http", "https"} and bool(parts.hostname) and not any(rest)
+
+
+def _is_document(value: str) -> bool:
+    try:
+        parts = urlsplit(value)
+    except ValueError:
+        return False
+    rest = (parts.query, parts.fragment)
+    whole = parts.scheme == "https" and len(parts.path) > 1 and not any(rest)
+    return whole and _is_origin(f"https://{parts.netloc}")
 
 
 def _wrong(name: str, expected: str, value: str) -> ImproperlyConfigured:

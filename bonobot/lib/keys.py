@@ -4,6 +4,7 @@ Two processes that start at once must end up with the same key: the folder is lo
 them makes it, and a key appears under its name only when it is complete.
 """
 
+import base64
 import fcntl
 import os
 import secrets
@@ -15,6 +16,7 @@ from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 
 PEPPER_MIN_LENGTH = 32
+SIGNING_KEY_BYTES = 32
 
 
 def kept(path: Path, make: Callable[[], str]) -> str:
@@ -68,6 +70,24 @@ def peppers(value: str, *, name: str) -> dict[int, str]:
     return found
 
 
+def signing_keys(value: str, *, name: str) -> list[str]:
+    """Return the private Ed25519 keys of a list; the first signs, all are believed."""
+    found = value.replace(",", " ").split()
+    for key in found:
+        try:
+            sound = len(base64.b64decode(key, altchars=b"-_", validate=True)) == SIGNING_KEY_BYTES
+        except ValueError:
+            sound = False
+        if not sound:
+            raise ImproperlyConfigured(
+                f"`{name}` must be a comma-separated list of Ed25519 keys (32 bytes, url-safe "
+                "base64)."
+            )
+    if not found:
+        raise ImproperlyConfigured(f"`{name}` must name at least one Ed25519 key.")
+    return found
+
+
 def make_secret_key() -> str:
     """Return a new key for Django's signatures."""
     return secrets.token_urlsafe(64)
@@ -76,6 +96,11 @@ def make_secret_key() -> str:
 def make_field_key() -> str:
     """Return a new key for sealed fields."""
     return Fernet.generate_key().decode("ascii")
+
+
+def make_signing_key() -> str:
+    """Return a new key for the audit's signatures."""
+    return base64.urlsafe_b64encode(secrets.token_bytes(SIGNING_KEY_BYTES)).decode("ascii")
 
 
 def make_peppers() -> str:

@@ -16,7 +16,9 @@ from urllib.parse import quote, quote_plus
 
 import re2
 
-MASK = "********"
+from bonobot.lib import marks
+
+MASK = marks.MASK
 MAX_DEPTH = 64
 MIN_SECRET = 4  # shorter ones would blot out ordinary text
 FRESH = 32
@@ -156,13 +158,33 @@ class Masker:
 
     def text(self, text: str) -> str:
         """Return the text with everything secret replaced."""
-        text = _CREDENTIAL.sub(MASK, self._without_known(_searchable(text)))
-        return str(_LABELLED.sub(_keep_label, text))
+        text = self._without_known(_searchable(text))
+        # To search is many times cheaper than to replace, and most texts hold nothing.
+        if _CREDENTIAL.search(text):
+            text = str(_CREDENTIAL.sub(MASK, text))
+        if _LABELLED.search(text):
+            text = str(_LABELLED.sub(_keep_label, text))
+        return text
+
+    def exact(self, value: Any, *, depth: int = 0) -> Any:
+        """Return a JSON value with the known secrets replaced and nothing else.
+
+        For what others go on working with, where a text that only looks like a secret must stay.
+        """
+        if isinstance(value, str):
+            return self._without_known(_searchable(value))
+        if depth >= MAX_DEPTH:
+            return marks.TOO_DEEP if isinstance(value, dict | list) else value
+        if isinstance(value, dict):
+            return {
+                self.exact(key): self.exact(item, depth=depth + 1) for key, item in value.items()
+            }
+        return [self.exact(item, depth=depth + 1) for item in value] if _is_list(value) else value
 
     def _without_known(self, text: str) -> str:
         for form in self._long:
             text = text.replace(form, MASK)
-        if self._known is not None:
+        if self._known is not None and self._known.search(text):
             text = self._known.sub(MASK, text)
         return self._more._without_known(text) if self._more else text
 
@@ -171,7 +193,7 @@ class Masker:
         if value is None or isinstance(value, bool | int | float):
             return value
         if depth >= MAX_DEPTH:
-            return "…"
+            return marks.TOO_DEEP
         if isinstance(value, dict):
             return {
                 self.text(str(key)): self._member(str(key), item, depth + 1)
@@ -188,21 +210,23 @@ class Masker:
         return self.value(value, depth=depth)
 
 
-class _Memory:
-    """The secrets that this process has opened, the latest of them.
+class Memory:
+    """Secrets that are masked wherever they come up, the latest `most` of them.
 
     Compiling the pattern of hundreds takes a good part of a second, so new ones are searched for
     beside it until there are enough of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = REMEMBERED) -> None:
         self._lock = threading.Lock()
+        self._most = most
         self._known: dict[str, None] = {}  # the order is that of their last use
         self._fresh: dict[str, None] = {}
         self._settled = Masker()
         self._masker: Masker | None = self._settled
 
     def add(self, secret: str) -> None:
+        """Know this secret from now on."""
         with self._lock:
             if secret in self._known:
                 del self._known[secret]
@@ -210,12 +234,13 @@ class _Memory:
                 self._fresh[secret] = None
                 self._masker = None
             self._known[secret] = None
-            if len(self._known) > REMEMBERED:
+            if len(self._known) > self._most:
                 forgotten = next(iter(self._known))
                 del self._known[forgotten]
                 self._fresh.pop(forgotten, None)
 
     def masker(self) -> Masker:
+        """Return a masker that knows them."""
         if (masker := self._masker) is not None:
             return masker
         with self._lock:
@@ -227,7 +252,9 @@ class _Memory:
 
 _PATTERNS = Masker()
 _PLAIN_WORDS = re.compile(r"[a-z]+(?:[ ./_-][a-z]+)*|[0-9]+")
-_memory = _Memory()
+# A path, or an address that says no more than where something is.
+_PLACE = re.compile(r"(?:~|\.{1,2})?/[^+=?\s]*|[a-z]+://[a-z0-9.-]+(?::[0-9]+)?(?:/[a-z._-]*)*")
+_memory = Memory()
 
 
 def mask(value: Any, *, secrets: Iterable[str] = ()) -> Any:
@@ -245,6 +272,14 @@ def remember(secret: str) -> None:
     if _PLAIN_WORDS.fullmatch(secret) or len(secret) not in REMEMBERED_LENGTHS:
         return  # sealed, but nothing that a reader of logs could not guess: `production`, `5432`
     _memory.add(secret)
+
+
+def ordinary(value: str) -> bool:
+    """Tell whether a sealed value is none that anybody must not see: words, a number, a place.
+
+    Masked wherever it comes up, `production` or `/srv/data` would make results useless.
+    """
+    return bool(_PLAIN_WORDS.fullmatch(value) or _PLACE.fullmatch(value))
 
 
 def remembered() -> Masker:
@@ -267,6 +302,10 @@ def names_secret(key: str) -> bool:
 def _masker(secrets: Iterable[str]) -> Masker:
     known = tuple(secrets)
     return Masker(known) if known else _PATTERNS
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list | tuple)
 
 
 def _searchable(text: str) -> str:

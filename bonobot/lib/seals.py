@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 from cryptography.fernet import InvalidToken
 from encrypted_model_fields.fields import decrypt_str, encrypt_str
 
+from bonobot.lib.learning import learn
 from bonobot.lib.masking import MASK, remember
 from bonobot.lib.problems import Problem
 
@@ -53,7 +54,7 @@ class Sealed:
             return self._codec.empty()
         text = _opened(self._token, self._known_place()) if self._token else self._text
         value = self._codec.read(text)
-        self._codec.remember(value)
+        self._codec.remember(value, self.place)
         return value
 
     def sealed_text(self) -> str:
@@ -62,6 +63,7 @@ class Sealed:
             return ""
         place = self._known_place()
         if not self._token:
+            self._codec.remember(self._codec.read(self._text), place)
             return _closed(self._text, place)
         _opened(self._token, place)
         return self._token
@@ -69,6 +71,11 @@ class Sealed:
     def at(self, place: Place | None) -> "Sealed":
         """Return the same value as one that belongs to `place`."""
         return Sealed(self._codec, text=self._text, token=self._token, place=place)
+
+    @property
+    def mark(self) -> str:
+        """What tells this stored value from every other, without opening it."""
+        return self._token
 
     @property
     def stored(self) -> bool:
@@ -120,11 +127,13 @@ class Codec:
         """Return the value of a text."""
         return text
 
-    def remember(self, value: Any) -> None:
-        """Have the logs mask the texts in a value from now on."""
+    def remember(self, value: Any, place: Place | None = None) -> None:
+        """Have the logs mask the texts in a value from now on, and all that `place` owns."""
         if self.remembered:
             for part in self.parts(value):
                 remember(part)
+                if place is not None and place.organization:
+                    learn(place.organization, part)
 
     def parts(self, value: Any) -> Iterator[str]:
         """Yield the texts in a value that logs must not show."""

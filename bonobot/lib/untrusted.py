@@ -16,6 +16,13 @@ BLANKS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 PLAIN = frozenset("\n\t")
 JOINERS = frozenset("\u200d\ufe0f")
+# What a terminal would obey instead of showing it.
+TERMINAL = (
+    r"\x1b\[[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor, erase
+    r"|\x1b[\]PX^_][^\x07\x1b\r\n]*(?:\x07|\x1b\\)"  # OSC, DCS …: title, link, clipboard
+    r"|\x1b[ -/]*[0-~]?"
+)
+_TERMINAL = re.compile(TERMINAL)
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 _PICTURE = (
@@ -60,6 +67,11 @@ def visible(text: str, limit: int | None = None) -> str:
         if index % 2 == 0 or not _is_picture(piece):
             pieces[index] = piece.translate(_SHOWN)
     return "".join(pieces) + more
+
+
+def without_terminal(text: str) -> str:
+    """Return the text without terminal sequences: colours, cursor moves, titles, links."""
+    return _TERMINAL.sub("", text)
 
 
 def _is_picture(emoji: str) -> bool:

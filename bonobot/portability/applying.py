@@ -142,11 +142,17 @@ def _binding(principal: Principal, step: Step) -> None:
         enabled=one.enabled,
         allowed_tools=one.allowed_tools,
         denied_tools=one.denied_tools,
+        allowed_resources=one.allowed_resources,
+        allowed_prompts=one.allowed_prompts,
     )
 
 
 def _policy(principal: Principal, step: Step) -> None:
     set_policy(principal, _agent_row(principal, step.wanted.slug), step.wanted.policy)
+
+
+def _own_policy(principal: Principal, step: Step) -> None:
+    set_policy(principal, step.row, step.wanted.text)
 
 
 def _budgets(principal: Principal, step: Step) -> None:
@@ -164,5 +170,6 @@ _DOERS: dict[str, Callable[[Principal, Step], None]] = {
     "agent": _agent,
     "binding": _binding,
     "policy": _policy,
+    "organization_policy": _own_policy,
     "budgets": _budgets,
 }

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents.budgets import BudgetLine
-from agents.tool_policies import PolicyText
+from agents.budgets import WARN_AT, BudgetLine
+from agents.tool_policies import EFFECTS, PolicyText, RuleText
+from agents.tool_policies import Entry as RuleEntry
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.lib.untrusted import visible
 from bonobot.portability.members import Members
@@ -21,11 +22,17 @@ from mcp_servers.portability.reader import Node, read
 from mcp_servers.portability.servers import read_server
 from mcp_servers.portability.shapes import Found
 from mcp_servers.portability.yaml_reader import is_yaml, read_documents
+from mcp_servers.pricing import PRICED
 
 VERSION = 1
-SECTIONS = ("bonobot", "model_endpoints", "servers", "agents")
+SECTIONS = ("bonobot", "model_endpoints", "servers", "agents", "policy")
+# How much of a server an agent gets.
+SHARES = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
 _SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
-_BESIDE_ENTRY = ("description", "approval", "allow_private")
+_BESIDE_ENTRY = (
+    *("description", "approval", "allow_private", "confinement", "network"),
+    *("allowed_tools", *PRICED),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +80,8 @@ class WantedBinding:
     enabled: bool = True
     allowed_tools: tuple[str, ...] = ()
     denied_tools: tuple[str, ...] = ()
+    allowed_resources: tuple[str, ...] = ()
+    allowed_prompts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +97,14 @@ class WantedAgent:
     bindings: tuple[WantedBinding, ...] | None = None
 
 
+@dataclass(frozen=True)
+class WantedPolicy:
+    """The organization's own tool policy."""
+
+    text: PolicyText
+    place: Place
+
+
 @dataclass(kw_only=True)
 class Wanted:
     """Everything that a file wants; `sections` are those that it has.
@@ -99,6 +116,7 @@ class Wanted:
     endpoints: dict[str, WantedEndpoint] = field(default_factory=dict)
     servers: dict[str, WantedServer] = field(default_factory=dict)
     agents: dict[str, WantedAgent] = field(default_factory=dict)
+    policy: WantedPolicy | None = None
     server_names: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
 
@@ -139,6 +157,7 @@ class _Document:
                 self._wanted.servers[name] = server
         for name, place, node in self._section(top, "agents"):
             self._wanted.agents[name] = self._agent(name, place, node)
+        self._own_policy(top)
         top.refuse_others(SECTIONS)
 
     def _members(self, node: Node, path: str) -> Members:
@@ -168,6 +187,10 @@ class _Document:
             "description": members.text("description"),
             "approval": members.text("approval"),
             "allow_private": members.flag("allow_private"),
+            "confinement": members.text("confinement"),
+            "network": members.text("network"),
+            "only_tools": members.list("allowed_tools") if members.has("allowed_tools") else None,
+            **{name: members.number(name) for name in PRICED},
         }
         entry = read_server(Found(name, place.line, node), self._values, {}, _BESIDE_ENTRY)
         problems = [*entry.problems, *_left_out(entry, place)]
@@ -218,19 +241,47 @@ class _Document:
             place=place,
             values={name: value for name, value in values.items() if value is not None},
             model=model,
-            policy=self._policy(members),
+            policy=self._policy(members, f"{place.path}.policy"),
             budgets=self._budgets(members),
             bindings=self._bindings(members),
         )
 
-    def _policy(self, agent: Members) -> PolicyText | None:
-        node = agent.object("policy")
+    def _own_policy(self, top: Members) -> None:
+        node = top.object("policy")
+        if node is None:
+            return
+        place = Place(document=self._number, line=node.line, path="policy")
+        self._wanted.sections.add("policy")
+        if self._wanted.policy is not None:
+            self._refuse(place, "duplicate_name", "`policy` is there twice.")
+        elif (text := self._policy(top, "policy")) is not None:
+            self._wanted.policy = WantedPolicy(text, place)
+
+    def _policy(self, owner: Members, path: str) -> PolicyText | None:
+        node = owner.object("policy")
         if node is None:
             return None
-        members = self._members(node, f"{agent.path}.policy")
-        members.refuse_others(("mode", "allow", "deny"))
+        members = self._members(node, path)
+        members.refuse_others(("mode", *EFFECTS))
         mode = members.text("mode") or "none"
-        return PolicyText(mode, members.list("allow"), members.list("deny"))
+        return PolicyText(mode, **{effect: self._rules(members, effect) for effect in EFFECTS})
+
+    def _rules(self, policy: Members, effect: str) -> tuple[RuleEntry, ...]:
+        """Return names and globs, and objects of one with its condition."""
+        found: list[RuleEntry] = []
+        for index, node in enumerate(policy.items(effect) or ()):
+            if isinstance(node.value, str):
+                found.append(node.value)
+                continue
+            members = self._members(node, f"{policy.path}.{effect}[{index}]")
+            members.refuse_others(("tool", "when"))
+            tool, when = members.text("tool"), members.object("when")
+            if tool and when is not None:
+                found.append(RuleText(tool, when.plain()))
+            elif isinstance(node.value, dict):
+                remedy = "Write a name, or {tool: name, when: {JSON Schema over the arguments}}."
+                members.refuse("tool" if not tool else "when", "missing_value", remedy)
+        return tuple(found)
 
     def _budgets(self, agent: Members) -> tuple[BudgetLine, ...] | None:
         items = agent.items("budgets")
@@ -239,13 +290,22 @@ class _Document:
         lines = []
         for index, node in enumerate(items):
             members = self._members(node, f"{agent.path}.budgets[{index}]")
-            members.refuse_others(("unit", "period", "limit"))
+            members.refuse_others(("unit", "period", "limit", "each_session", "warn_at"))
             limit = members.number("limit")
             if limit is None:
                 members.refuse("limit", "missing_value", "Write a whole number.")
                 continue
             unit, period = members.text("unit") or "tokens", members.text("period") or "month"
-            lines.append(BudgetLine(unit, period, limit))
+            warn_at = members.number("warn_at")
+            lines.append(
+                BudgetLine(
+                    unit,
+                    period,
+                    limit,
+                    each_session=bool(members.flag("each_session")),
+                    warn_at=WARN_AT if warn_at is None else warn_at,
+                )
+            )
         return tuple(lines)
 
     def _bindings(self, agent: Members) -> tuple[WantedBinding, ...] | None:
@@ -255,15 +315,14 @@ class _Document:
         for server, line, node in agent.children("servers"):
             path = f"{agent.path}.servers.{visible(server, 64)}"
             members = self._members(node, path)
-            members.refuse_others(("enabled", "allowed_tools", "denied_tools"))
+            members.refuse_others(("enabled", *SHARES))
             enabled = members.flag("enabled")
             found.append(
                 WantedBinding(
                     server,
                     Place(document=self._number, line=line, path=path),
                     enabled=enabled is not False,
-                    allowed_tools=members.list("allowed_tools"),
-                    denied_tools=members.list("denied_tools"),
+                    **{name: members.list(name) for name in SHARES},
                 )
             )
         return tuple(found)

@@ -5,9 +5,11 @@ from typing import Any
 
 import yaml
 
+from agents.budgets import WARN_AT, BudgetLine, line_of
 from agents.models import Agent, ModelEndpoint
-from agents.tool_policies import policy_text
-from bonobot.portability.documents import VERSION
+from agents.tool_policies import Owner, PolicyText, policy_text
+from bonobot.portability.documents import SHARES, VERSION
+from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.exporting import Names, as_client_file, described
@@ -35,12 +37,16 @@ def configuration(principal: Principal, agent: Agent | None = None) -> dict[str,
     if agent is not None:
         agents = agents.filter(pk=agent.pk)
         endpoints = endpoints.filter(pk=agent.model_endpoint_id)
-    return {
+    found = {
         "bonobot": VERSION,
         "model_endpoints": {row.slug: _endpoint(row, names) for row in endpoints},
         "servers": {row.name: described(row, names) for row in _servers(principal, agent)},
         "agents": {row.slug: _agent(row) for row in agents.select_related("model_endpoint")},
     }
+    own = Organization.objects.get(pk=principal.organization_id)
+    if agent is None and policy_text(own) != PolicyText("all"):
+        found["policy"] = _policy(own)
+    return found
 
 
 def as_yaml(document: dict[str, Any]) -> str:
@@ -69,8 +75,6 @@ def _endpoint(row: ModelEndpoint, names: Names) -> dict[str, Any]:
 
 
 def _agent(row: Agent) -> dict[str, Any]:
-    policy = policy_text(row)
-    rules = {"allow": list(dict.fromkeys(policy.allow)), "deny": list(dict.fromkeys(policy.deny))}
     bound = row.bindings.select_related("server")
     return {
         "name": row.name,
@@ -79,13 +83,21 @@ def _agent(row: Agent) -> dict[str, Any]:
         "model": row.model_endpoint.slug,
         "enabled": row.enabled,
         **{name: getattr(row, name) for name in _LIMITS},
-        "policy": {"mode": str(policy.mode), **{k: v for k, v in rules.items() if v}},
-        "budgets": [
-            {"unit": line.unit, "period": line.period, "limit": line.limit}
-            for line in row.budgets.all()
-        ],
+        "policy": _policy(row),
+        "budgets": [_budget(line_of(one)) for one in row.budgets.all()],
         "servers": {one.server.name: _share(one) for one in bound if _is_pool(one.server)},
     }
+
+
+def _budget(line: BudgetLine) -> dict[str, Any]:
+    found: dict[str, Any] = {"unit": line.unit, "period": line.period, "limit": line.limit}
+    if line.each_session:
+        found["each_session"] = True
+    return found if line.warn_at == WARN_AT else found | {"warn_at": line.warn_at}
+
+
+def _policy(owner: Owner) -> dict[str, Any]:
+    return {name: said for name, said in policy_text(owner).as_dict().items() if said}
 
 
 def _is_pool(server: Server) -> bool:
@@ -93,7 +105,7 @@ def _is_pool(server: Server) -> bool:
 
 
 def _share(binding: Any) -> dict[str, Any]:
-    lists = {name: getattr(binding, name) for name in ("allowed_tools", "denied_tools")}
+    lists = {name: getattr(binding, name) for name in SHARES}
     return {"enabled": binding.enabled, **{name: value for name, value in lists.items() if value}}
 
 

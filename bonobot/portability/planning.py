@@ -7,20 +7,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agents.budgets import line_of
 from agents.models import Agent, ModelEndpoint
-from agents.tool_policies import is_policy
+from agents.tool_policies import Owner, PolicyText, is_policy
 from bonobot.lib.problems import Conflict, Invalid, NotFound, Problem
 from bonobot.portability.documents import (
+    SHARES,
     Wanted,
     WantedAgent,
     WantedBinding,
     WantedEndpoint,
     WantedServer,
 )
+from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
 from mcp_servers.configuration import ServerSpec, check
 from mcp_servers.models import Secret, Server
 from mcp_servers.naming import slugify
+from mcp_servers.openapi.documents import digest_of, document_of
 
 _PREFIXES: Mapping[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
 
@@ -68,6 +72,7 @@ def make_plan(principal: Principal, wanted: Wanted, *, prune: bool = False) -> P
     steps = (
         *planning.endpoints(),
         *planning.servers(),
+        *planning.own_policy(),
         *planning.agents(),
         *(planning.removals() if prune else ()),
     )
@@ -118,6 +123,8 @@ class _Planning:
         if row is None:
             return Step(kind="server", name=wanted.name, action="create", wanted=wanted)
         changed = [n for n, value in checked.columns.items() if getattr(row, n) != value]
+        if checked.document is not None and not _is_document(row, checked.document):
+            changed.append("document")
         stored = {(s.placement, s.name): s.value.open() for s in row.secrets.all()}
         changed += [
             f"{_PREFIXES.get(key[0], key[0])}.{key[1]}"
@@ -125,6 +132,12 @@ class _Planning:
             if stored.get(key) != checked.secrets.get(key)
         ]
         return _step("server", wanted.name, changed, wanted, row)
+
+    def own_policy(self) -> Iterator[Step]:
+        if (wanted := self._wanted.policy) is not None:
+            own = Organization.objects.get(pk=self._principal.organization_id)
+            changed = [] if _same_policy(own, wanted.text) else ["policy"]
+            yield _step("organization_policy", own.slug, changed, wanted, own)
 
     def agents(self) -> Iterator[Step]:
         for slug, wanted in self._wanted.agents.items():
@@ -168,12 +181,12 @@ class _Planning:
 
     def _rules(self, wanted: WantedAgent, row: Agent | None) -> Iterator[Step]:
         if wanted.policy is not None:
-            changed = ["policy"] if row is None or not _same_policy(row, wanted) else []
+            same = row is not None and _same_policy(row, wanted.policy)
+            changed = [] if same else ["policy"]
             yield _step("policy", wanted.slug, changed, wanted, row)
         if wanted.budgets is not None:
-            stored = {(b.unit, b.period, b.limit) for b in row.budgets.all()} if row else set()
-            lines = {(line.unit, line.period, line.limit) for line in wanted.budgets}
-            changed = ["budgets"] if stored != lines else []
+            stored = {line_of(one) for one in row.budgets.all()} if row else set()
+            changed = ["budgets"] if stored != set(wanted.budgets) else []
             yield _step("budgets", wanted.slug, changed, wanted, row)
 
     def removals(self) -> Iterator[Step]:
@@ -196,6 +209,11 @@ def server_spec(wanted: WantedServer, row: Server | None) -> ServerSpec:
     return ServerSpec(**{**wanted.configuration, **kept, **wanted.beside})
 
 
+def _is_document(row: Server, text: str) -> bool:
+    stored = document_of(row)
+    return stored is not None and stored.digest == digest_of(text)
+
+
 def _step(kind: str, name: str, changed: list[str], wanted: Any, row: Any) -> Step:
     action = "change" if changed else "unchanged"
     return Step(kind=kind, name=name, action=action, fields=tuple(changed), wanted=wanted, row=row)
@@ -204,15 +222,14 @@ def _step(kind: str, name: str, changed: list[str], wanted: Any, row: Any) -> St
 def _changed_binding(one: WantedBinding, binding: Any) -> list[str]:
     wanted = {
         "enabled": one.enabled,
-        "allowed_tools": list(one.allowed_tools),
-        "denied_tools": list(one.denied_tools),
+        **{name: list(getattr(one, name)) for name in SHARES},
     }
     return [name for name, value in wanted.items() if getattr(binding, name) != value]
 
 
-def _same_policy(agent: Agent, wanted: WantedAgent) -> bool:
+def _same_policy(owner: Owner, wanted: PolicyText) -> bool:
     try:
-        return wanted.policy is not None and is_policy(agent, wanted.policy)
+        return is_policy(owner, wanted)
     except Invalid:
         # It names a server that comes with the same file, or none: carrying it out tells which.
         return False

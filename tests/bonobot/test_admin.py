@@ -11,16 +11,21 @@ import pytest
 from django.contrib.admin import site
 from django.test import Client
 from django.urls import URLPattern, URLResolver, reverse
+from django_celery_beat.models import PeriodicTask
 from pytest_django import DjangoAssertNumQueries
 
 from agents.budgets import BudgetLine, set_budgets
 from agents.models import Agent, ModelEndpoint, Session
 from agents.sessions.requests import start
+from bonobot import schedules
 from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Problem
+from bonobot.notices.models import Notice
 from bonobot.tenancy.models import Membership, Organization, Token, User
 from bonobot.tenancy.roles import Role
 from bonobot.tenancy.tokens import issue
 from mcp_servers.models import Check, Definition, Launcher, Preset, Server
+from mcp_servers.status import record_failure
 from tests import desk
 from tests.agents import casting
 
@@ -29,18 +34,23 @@ pytestmark = pytest.mark.django_db
 ROLES = (None, Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER)
 # Addresses that aren't pages of ours: Django's own, and those that end the session.
 NOT_OURS = frozenset({"logout", "jsi18n", "autocomplete", "view_on_site", "app_list", "search"})
+SCHEDULE = "django_celery_beat_periodictask"
 LISTS = (
     "mcp_servers_server_changelist",
     "mcp_servers_preset_changelist",
     "mcp_servers_launcher_changelist",
     "agents_agent_changelist",
     "agents_session_changelist",
+    "agents_approval_changelist",
     "agents_modelendpoint_changelist",
     "ledger_auditrow_changelist",
     "tenancy_membership_changelist",
     "tenancy_token_changelist",
     "tenancy_organization_changelist",
     "tenancy_user_changelist",
+    "notices_channel_changelist",
+    "notices_notice_changelist",
+    f"{SCHEDULE}_changelist",
 )
 
 
@@ -67,24 +77,31 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         agent = casting.agent(where, f"helper{number}")
         set_budgets(boss, agent, [BudgetLine("tokens", "month", 10), BudgetLine("calls", "day", 5)])
         casting.bind(boss, agent, server)
-        session = start(boss, agent, "hello")
+        session, approval = casting.waiting_session(agent, "hello")
         token, _text = issue(boss, name=f"t{number}", role=Role.MEMBER)
+        notice = casting.notice(where, f"Pager{number}")
         member = User.objects.create_user(f"{where.slug}-{number}")
         Membership.objects.create(organization=where, user=member, role=Role.MEMBER)
     preset = Preset.objects.create(
         organization=where, slug="own", name="Own", transport_type="http"
     )
     launcher, _made = Launcher.objects.get_or_create(command="uvx")
+    schedules.sync(schedules.entries())
     return {
+        SCHEDULE: PeriodicTask.objects.get(name="sweep").pk,
         "mcp_servers_server": server.pk,
         "mcp_servers_preset": preset.pk,
         "mcp_servers_launcher": launcher.pk,
         "agents_agent": agent.pk,
         "agents_session": session.pk,
+        "agents_approval": approval.pk,
+        "agents_budget": agent.budgets.all()[0].pk,
         "agents_modelendpoint": ModelEndpoint.objects.filter(organization=where)[0].pk,
         "ledger_auditrow": AuditRow.objects.of(where.pk)[0].pk,
         "tenancy_membership": Membership.objects.filter(organization=where)[0].pk,
         "tenancy_token": token.pk,
+        "notices_channel": notice.channel_id,
+        "notices_notice": notice.pk,
         "tenancy_organization": where.pk,
         "tenancy_user": member.pk,
     }
@@ -117,7 +134,7 @@ def test_an_object_of_another_organization_is_not_there() -> None:
     unknown = dict.fromkeys(foreign, uuid4())
     seat = desk.sit(acme, Role.OWNER)
     # Rows of the platform belong to no organization, and owners see none of them.
-    platform = ("tenancy_user", "tenancy_organization", "mcp_servers_launcher")
+    platform = ("tenancy_user", "tenancy_organization", "mcp_servers_launcher", SCHEDULE)
     named = [one for one in ADDRESSES if "object_id" in one[1] and not one[0].startswith(platform)]
     for (name, parameters), ids in product(named, (foreign, unknown)):
         address = reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids))
@@ -236,7 +253,9 @@ def test_switching_by_a_link_alone_changes_nothing() -> None:
 
 def test_nothing_is_registered_that_has_no_use_here() -> None:
     labels = {model._meta.app_label for model in site._registry}
-    assert labels == {"agents", "ledger", "mcp_servers", "tenancy"}
+    assert labels == {"agents", "ledger", "mcp_servers", "notices", "tenancy"} | {
+        "django_celery_beat"
+    }
 
 
 def test_the_front_door_leads_to_the_admin() -> None:
@@ -337,3 +356,17 @@ def test_the_lists_are_narrowed_as_the_dashboard_asks() -> None:
     page = desk.words(seat.open(unescape(link)))
     assert "bad one" in page
     assert "good one" not in page
+
+
+def test_the_dashboard_tells_outages_and_what_helps() -> None:
+    acme = casting.organization()
+    away, closed = (desk.web_server(acme, name) for name in ("away", "closed"))
+    record_failure(away.pk, "health", Problem("Nobody listens.", code="server_unreachable"))
+    record_failure(closed.pk, "health", Problem("It said 401.", code="needs_reauth"))
+    notice = casting.notice(acme)
+    Notice.objects.filter(pk=notice.pk).update(state="failed")
+    page = desk.sit(acme, Role.OWNER).get("index")
+    assert desk.url("mcp_servers_server_health", away.pk) in page
+    assert desk.url("mcp_servers_server_configuration", closed.pk) in page
+    assert desk.words(page).count("still away") == 2
+    assert "1 notice of the last day did not arrive." in page

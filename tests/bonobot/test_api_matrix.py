@@ -13,14 +13,14 @@ from uuid import uuid4
 import pytest
 from django.urls import URLPattern, URLResolver
 
-from agents.models import Agent, ModelEndpoint, Session
-from agents.sessions.requests import start
+from agents.models import Agent, Approval, ModelEndpoint, Session, SessionGrant
 from bonobot import api
 from bonobot.ledger.models import AuditRow
+from bonobot.notices.models import Channel, Notice
 from bonobot.tenancy.api.resources import Resource, actions_of
 from bonobot.tenancy.models import Organization, Token
 from bonobot.tenancy.roles import Role, may
-from mcp_servers.models import Definition, Server
+from mcp_servers.models import Definition, Preset, Server
 from tests import rest
 from tests.agents import casting
 
@@ -62,24 +62,39 @@ def filled(route: str, values: dict[str, str]) -> str:
 def everything(where: Organization) -> dict[str, str]:
     """Make one of everything that an address can name, and return their ids by the parts' names."""
     agent = casting.agent(where)
-    boss = casting.administrator(where)
     server = Server.objects.create(
         organization=where, scope_id=agent.pk, name="s", slug="s", transport_type="http"
     )
     agent.bindings.create(organization=where, server=server)
+    member = casting.person(where, Role.MEMBER)
+    preset = Preset.objects.create(
+        organization=where, slug="ours", name="Ours", transport_type="http"
+    )
+    agent.members.set([member.id])
     definition = Definition.objects.create(
         organization=where, server=server, kind="tool", name="one", payload={}, digest="d"
     )
     rest.as_role(where, Role.AUDITOR)
+    notice = casting.notice(where)
+    session, approval = casting.waiting_session(agent, "hello")
+    grant = session.grants.create(
+        organization=where, agent=agent, own_name="one", label="one", granted_by="anna"
+    )
     return {
         "agent_id": str(agent.pk),
         "server_id": str(server.pk),
         "definition_id": str(definition.pk),
-        "session_id": str(start(boss, agent, "hello").pk),
+        "session_id": str(session.pk),
+        "approval_id": str(approval.pk),
+        "grant_id": str(grant.pk),
         "endpoint_id": str(ModelEndpoint.objects.get(organization=where).pk),
         "token_id": str(Token.objects.filter(organization=where).first().pk),
+        "channel_id": str(notice.channel_id),
+        "notice_id": str(notice.pk),
         "audit_id": str(AuditRow.objects.filter(organization_id=where.pk).first().pk),
         "name": "mcp_s_one",
+        "user_id": member.id,
+        "preset_id": str(preset.pk),
     }
 
 
@@ -171,4 +186,5 @@ def swapped(text: str, old: dict[str, str], new: dict[str, str]) -> str:
 
 def counted() -> dict[str, int]:
     models = (Agent, Server, Definition, Session, Token, ModelEndpoint, Organization, AuditRow)
+    models += (Channel, Notice, Approval, SessionGrant)
     return {model.__name__: model.objects.count() for model in models}

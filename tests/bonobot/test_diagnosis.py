@@ -4,6 +4,7 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.management import call_command
@@ -12,7 +13,12 @@ from pytest_django import Settings
 
 from bonobot import diagnosis, health
 from bonobot.diagnosis import Finding
+from mcp_servers import watch_leases
+from mcp_servers.connections.confinement import Unavailable
 from mcp_servers.connections.containment import GROUP, NAMESPACE
+from mcp_servers.models import Server
+from mcp_servers.models.servers import ServerQuerySet
+from tests.agents import casting
 from tests.processes import Process
 
 
@@ -94,6 +100,18 @@ def test_beat_is_known_by_what_reached_the_workers(uptime: int, sweeps: int, sta
     assert diagnosis.beat([idle, busy]).state == state
 
 
+def test_servers_that_nobody_listens_to_are_a_warning(db: None, settings: Settings) -> None:
+    assert states(diagnosis.watching) == {"change notices": "ok"}
+    server = casting.http_server(casting.organization(), "http://127.0.0.1:9/mcp")
+    watch_leases.declare(server, {"tools": {"listChanged": True}})
+    [finding] = diagnosis.watching()
+    assert (finding.state, finding.detail) == ("warning", "1 of 1 servers are unheard")
+    watch_leases.claim(uuid4(), 1)
+    assert states(diagnosis.watching) == {"change notices": "ok"}
+    settings.BONOBOT_WATCHED_SERVERS = 0
+    assert states(diagnosis.watching) == {"change notices": "ok"}
+
+
 def test_a_missing_launcher_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert set(states(diagnosis.launchers).values()) == {"warning"}
@@ -121,6 +139,30 @@ def test_weaker_isolation_is_a_warning_with_what_to_do(
     [finding] = diagnosis.isolation()
     assert finding.state == "warning"
     assert fix in finding.fix
+
+
+@pytest.mark.parametrize(("asked", "state"), [(False, "warning"), (True, "failed")])
+def test_a_box_that_does_not_work_fails_where_a_server_asks_for_it(
+    asked: bool, state: str, db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Unavailable("`bwrap` isn't installed", "Install the package `bubblewrap`.")
+    monkeypatch.setattr(
+        diagnosis, "fault", lambda kind, network: problem if kind == "bubblewrap" else None
+    )
+    server = casting.stdio_server(casting.organization())
+    if asked:
+        Server.objects.filter(pk=server.pk).update(confinement="bubblewrap")
+    assert states(diagnosis.boxes) == {"namespaces": "ok", "bubblewrap": state}
+    assert "package `bubblewrap`" in list(diagnosis.boxes())[1].fix
+
+
+def test_a_box_is_looked_at_though_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(self: object) -> None:
+        raise OperationalError("refused")
+
+    monkeypatch.setattr(diagnosis, "fault", lambda kind, network: Unavailable("no", "Install it."))
+    monkeypatch.setattr(ServerQuerySet, "enabled", away)
+    assert set(states(diagnosis.boxes).values()) == {"warning"}
 
 
 def test_every_finding_that_is_not_ok_says_what_to_do(db: None) -> None:

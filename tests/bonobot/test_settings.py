@@ -11,7 +11,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from bonobot.celery import app
-from bonobot.lib.keys import make_field_key
+from bonobot.lib.keys import make_field_key, make_signing_key
 
 FILE = Path(__file__).parents[2] / "bonobot" / "settings.py"
 
@@ -48,11 +48,21 @@ def test_with_nothing_set_everything_is_local_and_private(var: Path) -> None:
 
 def test_keys_are_made_once_for_the_owner_only(var: Path) -> None:
     first, second = loaded(), loaded()
-    for name in ("SECRET_KEY", "FIELD_ENCRYPTION_KEY", "BONOBOT_TOKEN_PEPPERS"):
+    for name in (
+        "SECRET_KEY",
+        "FIELD_ENCRYPTION_KEY",
+        "BONOBOT_TOKEN_PEPPERS",
+        "BONOBOT_AUDIT_KEYS",
+    ):
         assert first[name]
         assert first[name] == second[name]
     files = sorted((var / "keys").iterdir())
-    assert [file.name for file in files] == ["field_keys", "secret_key", "token_peppers"]
+    assert [file.name for file in files] == [
+        "audit_keys",
+        "field_keys",
+        "secret_key",
+        "token_peppers",
+    ]
     assert {mode(file) for file in files} == {0o600}
     assert mode(var) == mode(var / "keys") == 0o700
 
@@ -63,7 +73,10 @@ def test_given_keys_are_used_and_none_is_made(var: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("BONOBOT_SECRET_KEY_FALLBACKS", f"{'a' * 60},{'b' * 60}")
     monkeypatch.setenv("BONOBOT_FIELD_KEYS", f"{new},{old}")
     monkeypatch.setenv("BONOBOT_TOKEN_PEPPERS", f"1:{'p' * 40},2:{'q' * 40}")
+    signs = make_signing_key()
+    monkeypatch.setenv("BONOBOT_AUDIT_KEYS", signs)
     found = loaded()
+    assert found["BONOBOT_AUDIT_KEYS"] == [signs]
     assert found["SECRET_KEY"] == "s" * 60
     assert found["SECRET_KEY_FALLBACKS"] == ["a" * 60, "b" * 60]
     assert found["FIELD_ENCRYPTION_KEY"] == [new, old]
@@ -91,7 +104,20 @@ def test_postgresql_and_redis_take_the_place_of_the_files(
     assert found["DATABASES"]["default"]["OPTIONS"]["pool"]["max_size"] == 9
     assert found["CACHES"]["default"]["LOCATION"] == "rediss://:pw@cache:6380/1"
     assert found["CELERY_BROKER_URL"] == "rediss://:pw@cache:6380/1"
+    assert found["CACHES"]["default"]["KEY_PREFIX"] == "bonobot"
+    assert found["CELERY_BROKER_TRANSPORT_OPTIONS"] == {"global_keyprefix": "bonobot:"}
     assert not (var / "broker").exists()
+
+
+@pytest.mark.usefixtures("var")
+def test_installations_share_a_redis_under_names_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REDIS_URL", "redis://cache/1")
+    monkeypatch.setenv("BONOBOT_REDIS_PREFIX", "second")
+    found = loaded()
+    assert found["CACHES"]["default"]["KEY_PREFIX"] == "second"
+    assert found["CELERY_BROKER_TRANSPORT_OPTIONS"] == {"global_keyprefix": "second:"}
 
 
 @pytest.mark.usefixtures("var")
@@ -136,6 +162,9 @@ def test_our_own_interpreter_can_always_start_servers(monkeypatch: pytest.Monkey
         ("BONOBOT_URL", "https://user@bots.example.com"),
         ("BONOBOT_URL", "https://bots.example.com:http"),
         ("BONOBOT_URL", "ftp://bots.example.com"),
+        ("BONOBOT_OAUTH_CLIENT_ID", "http://bots.example.com/client.json"),
+        ("BONOBOT_OAUTH_CLIENT_ID", "https://bots.example.com"),
+        ("BONOBOT_OAUTH_CLIENT_ID", "https://bots.example.com/client.json?a=b"),
         ("BONOBOT_CORS_ORIGINS", "https://a.example,*"),
         ("BONOBOT_DEBUG", "perhaps"),
         ("BONOBOT_LOG_LEVEL", "LOUD"),

@@ -2,7 +2,20 @@
 
 from typing import ClassVar
 
-from bonobot.cli import connecting, declaring, importing, presets, servers
+from bonobot.cli import (
+    budgets,
+    connecting,
+    declaring,
+    history,
+    importing,
+    labels,
+    logs,
+    offers,
+    presets,
+    servers,
+    showing,
+    signing_in,
+)
 from bonobot.cli.group import Group
 
 
@@ -10,7 +23,14 @@ class Command(Group):
     help = "Register, read, approve, try and switch MCP servers."
     verbs: ClassVar = (
         *servers.VERBS,
+        *showing.VERBS,
+        *labels.VERBS,
+        *budgets.PRICING,
         *connecting.VERBS,
+        *history.VERBS,
+        *offers.VERBS,
+        *logs.VERBS,
+        *signing_in.VERBS,
         *importing.VERBS,
         *declaring.VERBS,
         *presets.VERBS,

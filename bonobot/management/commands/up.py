@@ -21,7 +21,7 @@ from bonobot.lib import keys, runtime
 from bonobot.lib.problems import Problem, Unavailable
 from bonobot.management.processes import Crew, Program, python
 from bonobot.management.processes import names as listed
-from mcp_servers.presets.loading import load_presets
+from mcp_servers.presets.loading import load_new_presets
 
 READY_WITHIN_S = 60
 # Celery says it in seven lines at every start; `bonobot check --deploy` says it in one.
@@ -98,7 +98,7 @@ class Command(BaseCommand):
             self.stdout.write(f"Applying {pending} migrations to the database")
             call_command("migrate", interactive=False, verbosity=0)
         try:
-            load_presets()
+            load_new_presets()
             return self.make_demo() if demo else {}
         finally:
             # The children have their own loops and connections; from here on, we have no threads.

@@ -88,7 +88,8 @@
   function finding(event) {
     const input = event.target.closest("[data-find]");
     if (!input) return;
-    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const said = all(`[data-find="${input.dataset.find}"]`).map((one) => one.value).join(" ");
+    const words = said.toLowerCase().split(/\s+/).filter(Boolean);
     let found = 0;
     for (const item of all("[data-find-item]", document.getElementById(input.dataset.find))) {
       const text = item.dataset.findItem.toLowerCase();
@@ -97,6 +98,35 @@
     }
     const none = document.getElementById(`${input.dataset.find}-none`);
     if (none) none.hidden = found > 0;
+  }
+
+  // Set one rule for all rows that are shown: data-set-all="allow" data-set-in="list".
+  function settingAll(event) {
+    const button = event.target.closest("[data-set-all]");
+    if (!button) return;
+    const rows = all("[data-find-item]", document.getElementById(button.dataset.setIn));
+    for (const row of rows.filter((one) => !one.hidden)) {
+      const radio = all("input[type=radio]", row).find((one) => one.value === button.dataset.setAll);
+      if (radio) radio.checked = true;
+    }
+    previewing(event);
+  }
+
+  // What a form would come to, before it is saved: data-previews="address" of pieces.
+  let previewed = 0;
+  function previewing(event) {
+    const form = event.target.closest("form[data-previews]");
+    if (!form || event.target.matches("[data-find]")) return;
+    clearTimeout(previewed);
+    previewed = setTimeout(async () => {
+      const body = new URLSearchParams(new FormData(form));
+      const answer = await piece(form.dataset.previews, { method: "POST", body });
+      for (const note of all("[data-preview-note]", form)) note.hidden = !answer.ok;
+      if (!answer.ok) return;
+      for (const part of all("[data-part]", element(await answer.text()))) {
+        document.querySelector(`[data-part="${CSS.escape(part.dataset.part)}"]`)?.replaceWith(part);
+      }
+    }, 300);
   }
 
   async function copying(event) {
@@ -119,8 +149,23 @@
       } catch {
         place.textContent = place.dataset.failed ?? "";
       }
+      for (const bar of all("progress[data-asked]")) bar.value += 1;
       const next = place.querySelector("[data-then]")?.dataset.then;
       if (next) location.assign(next);
+    }
+  }
+
+  // A part that is asked for when it is opened first: data-piece="address".
+  async function unfolding(event) {
+    const place = event.target.open ? event.target.querySelector("[data-piece]") : null;
+    if (!place) return;
+    const url = place.dataset.piece;
+    place.removeAttribute("data-piece");
+    try {
+      const answer = await piece(url);
+      place.replaceChildren(element(await answer.text()));
+    } catch {
+      place.dataset.piece = url;
     }
   }
 
@@ -166,21 +211,58 @@
       const state = place.querySelector("[data-part=state]");
       place.dataset.after = state?.dataset.after ?? place.dataset.after;
       if (state?.dataset.rests === "true") rest();
+      else if (state?.dataset.rests === "waiting") park();
+      else if (!source) listen();
       if (nearEnd) scrollTo({ top: document.body.scrollHeight });
     }
 
     function rest() {
-      source?.close();
+      park();
       clearInterval(timer);
-      source = timer = null;
+      timer = null;
+    }
+
+    // A session that waits for a person sends nothing, but somebody may answer elsewhere.
+    function park() {
+      source?.close();
+      source = null;
+    }
+
+    function listen() {
+      source = new EventSource(`${place.dataset.live}?after=${place.dataset.after ?? 0}`);
+      source.onmessage = refresh;
+      for (const name of ["model", "call", "notice", "end", "rest"]) source.addEventListener(name, refresh);
     }
 
     refresh();
-    source = new EventSource(`${place.dataset.live}?after=${place.dataset.after ?? 0}`);
-    source.onmessage = refresh;
-    for (const name of ["model", "call", "notice", "end", "rest"]) source.addEventListener(name, refresh);
+    if (place.dataset.rests !== "waiting") listen();
     // What comes between events (text that grows, a lost connection) is looked for as well.
     timer = setInterval(refresh, 2000);
+  }
+
+  // Parts that change by themselves: data-parts="address", asked while somebody looks.
+  function refreshing(place) {
+    setInterval(async () => {
+      if (document.hidden) return;
+      const answer = await piece(place.dataset.parts).catch(() => null);
+      if (!answer?.ok) return;
+      for (const part of all("[data-part]", element(await answer.text()))) {
+        document.querySelector(`[data-part="${part.dataset.part}"]`)?.replaceWith(part);
+      }
+    }, 3000);
+  }
+
+  // The time that is left: <time data-countdown datetime="…">.
+  function remaining(place) {
+    const end = Date.parse(place.getAttribute("datetime"));
+    const timer = setInterval(tick, 1000);
+    function tick() {
+      const left = Math.max(0, Math.floor((end - Date.now()) / 1000));
+      if (!left) clearInterval(timer);
+      const parts = [Math.floor(left / 3600), Math.floor(left / 60) % 60, left % 60];
+      place.textContent = parts.map((part) => String(part).padStart(2, "0")).join(":");
+    }
+    tick();
   }
 
   function sending(event) {
@@ -196,7 +278,12 @@
     copying(event);
   });
   document.addEventListener("submit", busy);
+  document.addEventListener("toggle", unfolding, true);
   document.addEventListener("input", finding);
+  document.addEventListener("input", previewing);
+  document.addEventListener("click", settingAll);
+  // The theme's own script looks for a field of its making beside each file, and fails without it.
+  document.addEventListener("change", (event) => event.target.matches("[data-file]") && event.stopPropagation(), true);
   document.addEventListener("keydown", sending);
   // Ticking one of several says that the choice is meant: data-chooses="how=chosen".
   function implying(event) {
@@ -220,6 +307,8 @@
   document.addEventListener("DOMContentLoaded", () => {
     choosing();
     connecting();
+    all("[data-parts]").forEach(refreshing);
+    all("[data-countdown]").forEach(remaining);
     for (const place of all("[data-live]")) if (place.dataset.rests !== "true") living(place);
     document.querySelector("[data-bottom]")?.scrollIntoView({ block: "end" });
   });

@@ -33,6 +33,14 @@ class Ran:
         return json.loads(self.err)["error"]
 
 
+class Terminal(StringIO):
+    """Somebody's terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
 @pytest.fixture
 def acme(transactional_db: None) -> Organization:
     """The only organization, which every verb works in by default."""
@@ -43,8 +51,8 @@ def acme(transactional_db: None) -> Organization:
 def bonobot(acme: Organization) -> Any:
     """A function that runs `bonobot ARGUMENTS`."""
 
-    def run(*arguments: str) -> Ran:
-        out, err = StringIO(), StringIO()
+    def run(*arguments: str, terminal: bool = False) -> Ran:
+        out, err = (Terminal(), Terminal()) if terminal else (StringIO(), StringIO())
         status = 0
         try:
             call_command(*arguments, stdout=out, stderr=err)

@@ -79,7 +79,7 @@ def test_a_rule_that_names_no_server_is_refused_by_its_place(bonobot, agent):
 def test_explaining_names_the_first_stage_that_refuses(bonobot, agent):
     told = bonobot("agents", "explain", "helper", "mcp_time_convert_time", "--json").json
     assert (told["allowed"], told["code"]) == (False, "denied_by_policy")
-    assert [stage["allows"] for stage in told["stages"]] == [True] * 5 + [False]
+    assert [one["stage"] for one in told["stages"] if not one["allows"]] == [told["first"]]
 
 
 def test_a_token_is_printed_once_and_opens_the_door(bonobot, agent):
@@ -119,3 +119,13 @@ def test_with_several_organizations_one_must_be_named(bonobot, agent):
     assert (ran.status, ran.error["field"]) == (1, "--org")
     assert bonobot("agents", "list", "--org", "other", "--json").json == []
     assert bonobot("agents", "list", "--org", "nowhere", "--json").error["code"] == "not_found"
+
+
+def test_the_organizations_policy_is_shown_and_changed(bonobot, acme):
+    rule = '{"tool": "read_result", "when": {"required": ["id"]}}'
+    ran = bonobot("agents", "policy", "--organization", "--ask", rule, "--deny", "mcp_*", "--json")
+    said = {"tool": "read_result", "when": {"required": ["id"]}}
+    assert ran.json == {"mode": "all", "allow": [], "ask": [said], "deny": ["mcp_*"]}
+    assert "deny mcp_*" in bonobot("agents", "policy", "--organization").out
+    wrong = bonobot("agents", "policy", "--organization", "--ask", '{"tool": 1}', "--json")
+    assert wrong.error["code"] == "invalid"

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from bonobot.cli import connecting
+from bonobot.cli import watching
 from bonobot.lib.runtime import runtime
 from mcp_servers.connections.pool import connections
 from mcp_servers.models import Server
@@ -63,11 +63,11 @@ def test_watching_shows_what_changed_until_it_is_ended(bonobot, workshop, monkey
             raise KeyboardInterrupt
         Server.objects.update(status="error")
 
-    monkeypatch.setattr(connecting, "pause", pause)
+    monkeypatch.setattr(watching, "pause", pause)
     ran = bonobot("mcp", "status", "--watch", "--interval", "0", "--json")
     looks = [json.loads(line)[0]["status"] for line in ran.out.splitlines()]
     assert (ran.status, looks) == (0, ["connected", "error"])
-    assert pauses == [connecting.SHORTEST_INTERVAL_S] * 2
+    assert pauses == [watching.SHORTEST_INTERVAL_S] * 2
     pauses.clear()
     assert "workshop" in bonobot("mcp", "status", "--watch").out
 
@@ -123,14 +123,18 @@ def test_tools_are_listed_and_switched_by_name_or_glob(bonobot, workshop):
 def test_an_agent_gets_the_chosen_tools_and_one_at_least(bonobot, workshop, acme):
     agent = casting.agent(acme)
     give = ("mcp", "connect", "workshop", "--agent", agent.slug)
-    assert bonobot(*give, "--only", "e*", "--without", "environment").status == 0
+    assert bonobot(*give, "--tools", "e*", "--without", "environment").status == 0
     seen = bonobot("agents", "policy", agent.slug, "--json").json["tools"]
     offered = {tool["name"] for tool in seen if tool["allowed"]}
     assert offered == {"mcp_workshop_echo", "read_result"}
-    ran = bonobot(*give, "--only", "nothing_*", "--json")
-    assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unknown_tool", "--only")
+    ran = bonobot(*give, "--tools", "echo,nothing_*", "--json")
+    assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unknown_tool", "--tools")
+    ran = bonobot(*give, "--tools", " , ", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "nothing_chosen")
     assert agent.bindings.get().allowed_tools == ["e*"]
-    bonobot(*give, "--only", "add")
+    bonobot(*give, "--tools", "add, echo")
     binding = agent.bindings.get()
-    assert (binding.allowed_tools, binding.denied_tools) == (["add"], ["environment"])
-    assert bonobot("mcp", "connect", "workshop", "--only", "add", "--json").status == 1
+    assert (binding.allowed_tools, binding.denied_tools) == (["add", "echo"], ["environment"])
+    bonobot(*give, "--tools", "*")
+    assert agent.bindings.get().allowed_tools == []
+    assert bonobot("mcp", "connect", "workshop", "--tools", "add", "--json").status == 1

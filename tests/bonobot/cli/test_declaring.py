@@ -38,6 +38,7 @@ servers:
     env: {{KEY: "${{WORKSHOP_SECRET}}"}}
     approval: first
     description: Tools to test with
+    allowed_tools: [echo, "*a*"]
   docs:
     url: https://docs.example.com/mcp
     headers: {{Authorization: "Bearer ${{DOCS_TOKEN}}"}}
@@ -57,7 +58,10 @@ agents:
     budgets:
       - {{unit: tokens, period: day, limit: 100000}}
     servers:
-      workshop: {{denied_tools: [crash]}}
+      workshop:
+        denied_tools: [crash]
+        allowed_resources: ["docs://*", "docs://pages/{{page}}"]
+        allowed_prompts: [review]
       docs: {{enabled: false}}
 """
 
@@ -95,7 +99,11 @@ def test_everything_in_the_file_is_made(applied):
     assert (agent.max_turns, agent.model_endpoint.slug) == (7, "offline")
     assert agent.instructions == "Be kind.\nUse ${NOTHING} as it is.\n"
     assert set(policy_text(agent).allow) == {"mcp_workshop_*", "read_result"}
-    assert Binding.objects.get(server__name="workshop").denied_tools == ["crash"]
+    binding = Binding.objects.get(server__name="workshop")
+    assert binding.denied_tools == ["crash"]
+    assert binding.allowed_resources == ["docs://*", "docs://pages/{page}"]
+    assert binding.allowed_prompts == ["review"]
+    assert Server.objects.get(name="workshop").only_tools == ["echo", "*a*"]
     assert Budget.objects.get().limit == 100000
     assert Secret.objects.get(name="KEY").value.open() == "s3cret-WORKSHOP_SECRET"
     assert Secret.objects.get(name="token").value.open() == "s3cret-DOCS_TOKEN"
@@ -114,6 +122,7 @@ def test_applying_again_changes_nothing_and_writes_no_audit(bonobot, write, appl
 def test_an_export_applied_again_is_no_change(bonobot, write, applied, monkeypatch):
     text = bonobot("mcp", "export").out
     assert "s3cret" not in text
+    assert '- "*a*"' in text or "- '*a*'" in text
     for name, value in (
         ("WORKSHOP_KEY", "WORKSHOP_SECRET"),
         ("DOCS_TOKEN", "DOCS_TOKEN"),

@@ -54,6 +54,7 @@ def states(ran) -> dict[str, str]:
 
 
 def test_an_empty_catalogue_says_how_to_load_it_and_is_loaded_once(bonobot):
+    Preset.objects.all().delete()
     assert "bonobot mcp presets --load" in bonobot("mcp", "presets").out
     assert len(bonobot("mcp", "presets", "--load", "--json").json["added"]) == len(load())
     assert bonobot("mcp", "presets", "--load").out.strip() == "0 added, 0 changed, 0 removed"
@@ -61,7 +62,6 @@ def test_an_empty_catalogue_says_how_to_load_it_and_is_loaded_once(bonobot):
 
 
 def test_the_list_says_which_names_an_entry_stands_in_for(bonobot):
-    bonobot("mcp", "presets", "--load")
     (row,) = bonobot("mcp", "presets", "aws-lambda", "--json").json
     assert row["replaces"] == ["@aws/mcp-server-lambda"]
     assert "@aws/mcp-server-lambda" in bonobot("mcp", "presets", "aws-lambda").out

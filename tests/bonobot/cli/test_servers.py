@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from agents.builtin_tools import BUILTIN_TOOLS
 from bonobot.lib.runtime import runtime
 from mcp_servers.connections.pool import connections
 from mcp_servers.models import Secret, Server
@@ -155,5 +156,5 @@ def test_a_server_that_is_not_there_is_said_so(bonobot):
 def test_tools_of_servers_and_built_in_ones_are_listed(bonobot, workshop):
     every = {tool["name"] for tool in bonobot("tools", "list", "--json").json}
     of_servers = {tool["name"] for tool in bonobot("tools", "list", "--mcp", "--json").json}
-    assert every - of_servers == {"read_result"}
+    assert every - of_servers == set(BUILTIN_TOOLS)
     assert "echo" in of_servers

@@ -1,10 +1,8 @@
 """The egress guard against the collection of attacks, where it is at hand."""
 
 import asyncio
-import json
 import socket
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -12,23 +10,19 @@ import pytest
 
 from bonobot.lib.egress import EgressDenied, guarded_client
 from bonobot.lib.networks import Reach, judge
+from tests import corpus
 from tests.bonobot.lib.network import OK, Dial
 
-CORPUS = Path(__file__).parents[4] / "shared" / "corpus" / "ssrf_urls.json"
+# Ports are not our policy.
+ATTACKS = [
+    pytest.param(row, id=row["id"])
+    for row in corpus.rows("ssrf_urls.json")
+    if row["stage"] != "policy"
+] or [pytest.param({}, id="absent")]
 
 
-def rows() -> list[Any]:
-    if not CORPUS.exists():
-        skip = pytest.mark.skip(reason=f"{CORPUS} is not on this machine")
-        return [pytest.param({}, id="absent", marks=skip)]
-    return [
-        pytest.param(row, id=row["id"])
-        for row in json.loads(CORPUS.read_text(encoding="utf-8"))["items"]
-        if row["stage"] != "policy"  # ports are not our policy
-    ]
-
-
-@pytest.mark.parametrize("row", rows())
+@pytest.mark.corpus
+@pytest.mark.parametrize("row", ATTACKS)
 async def test_no_url_of_the_collection_reaches_an_address_inside(row: dict[str, Any]):
     async def resolve(host: str, port: int) -> list[str]:
         rounds = row.get("dns", {}).get(host)

@@ -123,3 +123,11 @@ def test_variables_that_nobody_reads_are_reported(monkeypatch: pytest.MonkeyPatc
     assert "BONOBOT_ALOWED_HOSTS" in env.unknown()
     assert "BONOBOT_URL_FILE" not in env.unknown()
     assert env.declared()["BONOBOT_ALLOWED_HOSTS"] == "names"
+
+
+def test_folders_are_absolute_paths(monkeypatch):
+    monkeypatch.setenv("BONOBOT_TEST_FOLDERS", "/srv/a, /srv/b")
+    assert env.folders("BONOBOT_TEST_FOLDERS") == ("/srv/a", "/srv/b")
+    monkeypatch.setenv("BONOBOT_TEST_FOLDERS", "/srv/a,b")
+    with pytest.raises(ImproperlyConfigured, match="absolute paths, not 'b'"):
+        env.folders("BONOBOT_TEST_FOLDERS")

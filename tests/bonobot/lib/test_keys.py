@@ -82,6 +82,19 @@ def test_field_keys_that_cannot_be_used_are_refused_without_being_shown(value: s
         assert value not in str(refusal.value)
 
 
+def test_signing_keys_are_a_list_whose_first_signs() -> None:
+    first, second = keys.make_signing_key(), keys.make_signing_key()
+    assert keys.signing_keys(f"{first},{second}", name="KEYS") == [first, second]
+
+
+@pytest.mark.parametrize("value", ["", " , ", "not-a-key", "c2hvcnQ="])
+def test_signing_keys_that_cannot_be_used_are_refused_without_being_shown(value: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="`KEYS` must") as refusal:
+        keys.signing_keys(value, name="KEYS")
+    if value.strip(" ,"):
+        assert value not in str(refusal.value)
+
+
 def test_peppers_are_numbered() -> None:
     made = keys.make_peppers()
     found = keys.peppers(f"{made},2:{'p' * 32}", name="PEPPERS")

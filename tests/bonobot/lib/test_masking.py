@@ -260,7 +260,7 @@ def test_values_that_anyone_could_guess_are_not_remembered(value: str) -> None:
 
 
 def test_the_memory_is_bounded_and_keeps_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(masking, "REMEMBERED", 3)
+    monkeypatch.setattr(masking, "_memory", masking.Memory(3))
     for secret in ("secret-01", "secret-02", "secret-03", "secret-01", "secret-04"):
         masking.remember(secret)
     text = "secret-01 secret-02 secret-03 secret-04"

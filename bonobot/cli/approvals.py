@@ -1,0 +1,191 @@
+"""`bonobot approvals …`: calls that wait for a person, and the answers to them."""
+
+import argparse
+import time
+from typing import Any
+
+from rich.json import JSON
+from rich.padding import Padding
+
+from agents.approvals import answer, is_own
+from agents.models import Approval, Session
+from agents.questions import address
+from bonobot.cli import watching
+from bonobot.cli.group import Cli, Verb, table
+from bonobot.lib.problems import Unavailable
+from bonobot.lib.untrusted import visible
+
+LISTED = 100
+LOOK_EVERY_S = 1.0
+SHOWN = ("id", "state", "name", "server", "agent", "requested_by", "expires_at")
+
+
+def as_json(approval: Approval) -> dict[str, Any]:
+    """Return a question as programs read it."""
+    return {
+        "id": str(approval.pk),
+        "state": approval.state,
+        "name": approval.label,
+        "tool": approval.own_name,
+        "server": approval.server_name,
+        "agent": approval.agent.slug if approval.agent else "",
+        "session_id": str(approval.session_id) if approval.session_id else None,
+        "requested_by": approval.requested_by,
+        "arguments": approval.arguments,
+        "arguments_digest": approval.arguments_digest,
+        "rule": approval.rule,
+        "reason": approval.reason,
+        "held": approval.held,
+        "created_at": approval.created_at,
+        "expires_at": approval.expires_at,
+        "decided_by": approval.decided_by,
+        "word": approval.word,
+        "url": address(approval),
+    }
+
+
+def go_on(cli: Cli, session: Session, *, wait: bool, timeout_s: float) -> bool:
+    """Have the questions of a session that waits answered; tell whether it goes on.
+
+    On a terminal the person there is asked; else `wait` waits for somebody elsewhere. Raises
+    `Unavailable` (code `still_waiting`) when the time is over.
+    """
+    if not _waits(session):
+        return False
+    asked = list(session.approvals.waiting().order_by("created_at"))
+    if cli.can_ask and asked and not is_own(cli.principal, asked[0]):
+        for approval in asked:
+            _draw(cli, approval)
+            yes = cli.confirm("May this call be made?")
+            answer(cli.principal, approval, "approve" if yes else "deny")
+        return True
+    if not wait:
+        return False
+    tell(cli, session)
+    until = time.monotonic() + timeout_s
+    while _waits(session):
+        if time.monotonic() > until:
+            raise Unavailable(
+                f"The session {session.pk} still waits for a person.",
+                code="still_waiting",
+                remedy="bonobot approvals list",
+            )
+        watching.pause(LOOK_EVERY_S)
+    return True
+
+
+def tell(cli: Cli, session: Session) -> None:
+    """Say what the session waits for, and how it is answered."""
+    for approval in session.approvals.waiting():
+        cli.say(f"{visible(approval.label, 120)} waits for a person: {visible(approval.reason)}")
+        cli.say(f"bonobot approvals approve {approval.pk}   (or deny; or {address(approval)})")
+
+
+def _waits(session: Session) -> bool:
+    return Session.objects.filter(pk=session.pk, status=Session.Status.WAITING).exists()
+
+
+def _find(cli: Cli, pk: str) -> Approval:
+    rows = Approval.objects.select_related("agent")
+    found: Approval = rows.get_or_404(cli.principal.organization_id, pk=pk)
+    return found
+
+
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--state", default="waiting", choices=[*Approval.State.values, "all"])
+    watching.declare_watch(parser)
+
+
+def _list(cli: Cli, options: argparse.Namespace) -> None:
+    def look() -> list[dict[str, Any]]:
+        rows = Approval.objects.for_organization(cli.principal.organization_id)
+        if options.state != "all":
+            rows = rows.filter(state=options.state)
+        return [as_json(row) for row in rows.select_related("agent")[:LISTED]]
+
+    def drawn(found: list[dict[str, Any]]) -> Any:
+        rows = [
+            [*(one[n] for n in SHOWN[:-1]), f"{one['expires_at']:%m-%d %H:%M}"] for one in found
+        ]
+        columns = ("ID", "STATE", "CALL", "SERVER", "AGENT", "ASKED BY", "EXPIRES")
+        return table(*columns, rows=rows, empty="No call waits for a person.")
+
+    watching.show(cli, options, look, drawn)
+
+
+def _show(cli: Cli, options: argparse.Namespace) -> None:
+    approval = _find(cli, options.id)
+    cli.emit(as_json(approval))
+    if not cli.as_json:
+        _draw(cli, approval)
+
+
+def _draw(cli: Cli, approval: Approval) -> None:
+    shown = as_json(approval)
+    rows = [(name, shown[name]) for name in (*SHOWN, "rule", "reason", "decided_by", "word", "url")]
+    rows.append(("seen before", ", ".join(approval.held)))
+    cli.emit(None, table("", "", rows=[row for row in rows if row[1]], empty=""))
+    if not cli.as_json:
+        text = visible(JSON.from_data(approval.arguments).text.plain)
+        cli.out.print(Padding(JSON(text) if text.isascii() else text, (0, 2)), markup=False)
+
+
+def _pick(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("id", metavar="ID", help="id of the question, as listed")
+
+
+def _approve_arguments(parser: argparse.ArgumentParser) -> None:
+    _pick(parser)
+    parser.add_argument("--session", action="store_true", help="for the rest of its session")
+
+
+def _approve(cli: Cli, options: argparse.Namespace) -> None:
+    said = "approve_session" if options.session else "approve"
+    _answer(cli, options.id, said)
+
+
+def _deny_arguments(parser: argparse.ArgumentParser) -> None:
+    _pick(parser)
+    parser.add_argument("--word", default="", help="told to the model")
+
+
+def _deny(cli: Cli, options: argparse.Namespace) -> None:
+    _answer(cli, options.id, "deny", options.word)
+
+
+def _answer(cli: Cli, pk: str, said: str, word: str = "") -> None:
+    done = answer(cli.principal, _find(cli, pk), said, word)
+    cli.emit(as_json(done))
+    cli.say(f"{visible(done.label, 120)}: {done.state}")
+
+
+VERBS = (
+    Verb(
+        "list",
+        f"List the latest {LISTED} calls that wait for a person.",
+        _list,
+        _list_arguments,
+        ("approvals list", "approvals list --watch", "approvals list --state all --json"),
+    ),
+    Verb(
+        "show",
+        "Show what is asked, with the exact arguments.",
+        _show,
+        _pick,
+        ("approvals show 0198c0de-…",),
+    ),
+    Verb(
+        "approve",
+        "Let a call through once, or its tool for the session.",
+        _approve,
+        _approve_arguments,
+        ("approvals approve 0198c0de-…", "approvals approve 0198c0de-… --session"),
+    ),
+    Verb(
+        "deny",
+        "Deny a call, with a word to the model.",
+        _deny,
+        _deny_arguments,
+        ('approvals deny 0198c0de-… --word "Use the staging server."',),
+    ),
+)

@@ -1,0 +1,78 @@
+"""`bonobot org …`: the organization, and the switch that stops everything in it."""
+
+import argparse
+from typing import Any
+
+from agents.halting import Reach, halt, reach_of, resume
+from bonobot.cli.group import Cli, Verb, table
+from bonobot.lib.problems import Invalid
+from bonobot.tenancy.models import Organization
+
+
+def _current(cli: Cli) -> Organization:
+    return Organization.objects.get(pk=cli.principal.organization_id)
+
+
+def _as_json(organization: Organization, reach: Reach) -> dict[str, Any]:
+    return {
+        "slug": organization.slug,
+        "name": organization.name,
+        "halted_at": organization.halted_at,
+        **reach.as_dict(),
+    }
+
+
+def _show(cli: Cli, options: argparse.Namespace) -> None:
+    organization = _current(cli)
+    found = _as_json(organization, reach_of(organization))
+    rows = [(name.replace("_", " "), value) for name, value in found.items() if value is not None]
+    cli.emit(found, table("", "", rows=rows, empty=""))
+    if organization.halted_at is not None:
+        cli.say(f"It is halted. Let it go on: bonobot org resume --org {organization.slug}")
+
+
+def _halt_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--reason", default="", help="for the audit, and those whose sessions end")
+    parser.add_argument("--yes", action="store_true", help="don't ask first")
+
+
+def _halt(cli: Cli, options: argparse.Namespace) -> None:
+    organization = _current(cli)
+    reach = reach_of(organization)
+    question = (
+        f"Halt {organization.slug}? {reach.running} running and {reach.waiting} waiting sessions "
+        f"are cancelled, {reach.agents} agents and {reach.servers} servers stand still."
+    )
+    if not options.yes and not cli.confirm(question):
+        raise Invalid(
+            f"Nothing was halted. It would stop {reach.running} running and {reach.waiting} "
+            f"waiting sessions of {reach.agents} agents.",
+            code="not_confirmed",
+            field="--yes",
+            remedy="Confirm it with --yes.",
+        )
+    organization = halt(cli.principal, options.reason)
+    cli.emit(_as_json(organization, reach))
+    cli.say(f"{organization.slug} is halted: every call and model turn is refused from now on.")
+    cli.say(f"Let it go on: bonobot org resume --org {organization.slug}")
+
+
+def _resume(cli: Cli, options: argparse.Namespace) -> None:
+    organization = resume(cli.principal)
+    cli.emit(_as_json(organization, reach_of(organization)))
+    cli.say(f"{organization.slug} goes on; sessions that were cancelled stay so.")
+
+
+VERBS = (
+    Verb(
+        "show", "Show the organization, and what a halt would stop.", _show, examples=("org show",)
+    ),
+    Verb(
+        "halt",
+        "Stop everything: refuse every call and turn, cancel every session.",
+        _halt,
+        _halt_arguments,
+        ("org halt", 'org halt --yes --reason "leaked credential" --org acme'),
+    ),
+    Verb("resume", "Let a halted organization go on.", _resume, examples=("org resume",)),
+)

@@ -1,0 +1,126 @@
+"""Schedules in the admin: what runs how often, edited by platform administrators."""
+
+from functools import cache
+from typing import Any
+
+from django import forms
+from django.db.models import Model
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django_celery_beat.models import PeriodicTask
+
+from bonobot.celery import app
+from bonobot.lib.admin import Checkbox, IntegerInput, display, register
+from bonobot.lib.highlighting import sentence
+from bonobot.schedules import ESSENTIAL, LONGEST_S, default_s, period_s, save_schedule
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import ScopedAdmin
+from bonobot.tenancy.templatetags.bonobot import ago
+
+
+class ScheduleForm(forms.ModelForm):
+    """How often, and whether."""
+
+    every = forms.IntegerField(
+        label=_("Every … seconds"), min_value=1, max_value=LONGEST_S, widget=IntegerInput
+    )
+    enabled = forms.BooleanField(label=_("Switched on"), required=False, widget=Checkbox)
+
+    class Meta:
+        model = PeriodicTask
+        fields = ("enabled",)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Say what the code's own period is, and what nothing works without."""
+        super().__init__(*args, **kwargs)
+        row = self.instance
+        self.fields["every"].initial = period_s(row)
+        self.fields["every"].help_text = _t("Usually %(n)d.") % {"n": default_s(row)}
+        if longest := ESSENTIAL.get(row.name):
+            told = _t("Nothing works without it: it is always on, every %(n)d seconds at least.")
+            self.fields["enabled"].disabled = True
+            self.fields["enabled"].help_text = told % {"n": longest}
+
+
+@register(PeriodicTask)
+class ScheduleAdmin(ScopedAdmin):
+    """What beat sends; the code says what there is."""
+
+    platform_only = True
+    needs_to_change = Action.MANAGE_ORGANIZATION
+    form = ScheduleForm
+    fields = ("what", "about", "every", "enabled", "last", "total_run_count")
+    readonly_fields = ("what", "about", "last", "total_run_count")
+    list_display = ("what", "about", "period", "usual", "on", "last", "total_run_count")
+    list_select_related = ("interval",)
+    ordering = ("name",)
+    change_list_template = "admin/schedules.html"
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Never: the code says what there is."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Never: what isn't wanted is switched off."""
+        return False
+
+    @display(description=_("schedule"), ordering="name")
+    def what(self, row: PeriodicTask) -> str:
+        """Return the name."""
+        return str(row.name)
+
+    @display(description=_("what it does"))
+    def about(self, row: PeriodicTask) -> SafeString:
+        """Return the first sentence of the task's own description."""
+        return sentence(_first_line(row.task))
+
+    @display(description=_("every"), ordering="interval__every")
+    def period(self, row: PeriodicTask) -> str:
+        """Return the period."""
+        return _told(period_s(row))
+
+    @display(description=_("usually"))
+    def usual(self, row: PeriodicTask) -> str:
+        """Return the code's own period."""
+        return _told(default_s(row))
+
+    @display(description=_("on"), boolean=True, ordering="enabled")
+    def on(self, row: PeriodicTask) -> bool:
+        """Return whether it runs."""
+        return bool(row.enabled)
+
+    @display(description=_("last sent"), ordering="last_run_at")
+    def last(self, row: PeriodicTask) -> Any:
+        """Return when beat sent it last."""
+        return ago(row.last_run_at)
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> PeriodicTask:
+        """Write by the operation."""
+        said, row = form.cleaned_data, PeriodicTask.objects.get(pk=form.instance.pk)
+        save_schedule(self.principal(request), row, every=said["every"], enabled=said["enabled"])
+        return row
+
+    def save_model(self, request: HttpRequest, obj: Model, form: Any, change: bool) -> None:
+        """Do nothing: `save_form` has written it."""
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Do nothing: there are no related rows in the form."""
+
+
+def _told(seconds: int) -> str:
+    """Return a period in the largest unit that it is a whole number of."""
+    units = ((86_400, _t("%(n)d d")), (3_600, _t("%(n)d h")), (60, _t("%(n)d min")))
+    for size, text in units:
+        if seconds and seconds % size == 0:
+            return text % {"n": seconds // size}
+    return _t("%(n)d s") % {"n": seconds}
+
+
+@cache
+def _first_line(name: str) -> str:
+    app.loader.import_default_modules()  # the web process has no other use for tasks
+    task = app.tasks.get(name)
+    first = str(task.__doc__ or "").strip().partition("\n")[0] if task else ""
+    return first.partition(";")[0].rstrip(".") or name

@@ -1,0 +1,190 @@
+"""A small organization in which every verb of the command line has something to do."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agents.models import Agent
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.connections.pool import connections
+from mcp_servers.models import Server
+from mcp_servers.presets.loading import load_presets
+from mcp_servers.registration import add
+from tests import desk
+from tests.agents import casting
+from tests.servers import raw_http
+from tests.servers.raw_http import Asked, RawHttp
+
+OBJECT = {"type": "object"}
+OFFERED: Mapping[str, dict[str, Any]] = {
+    "server/discover": {
+        "supportedVersions": [raw_http.MODERN],
+        "capabilities": {"tools": {}, "resources": {}, "prompts": {}},
+    },
+    "tools/list": {"tools": [{"name": name, "inputSchema": OBJECT} for name in ("echo", "add")]},
+    "tools/call": {"content": [{"type": "text", "text": "ok"}]},
+    "resources/list": {"resources": [{"uri": "docs://intro", "name": "intro"}]},
+    "resources/templates/list": {"resourceTemplates": []},
+    "resources/read": {"contents": [{"uri": "docs://intro", "text": "Hello"}]},
+    "prompts/list": {"prompts": [{"name": "review"}]},
+    "prompts/get": {"messages": [{"role": "user", "content": {"type": "text", "text": "Go"}}]},
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """How a verb is called on the organization.
+
+    `#` in an argument is the number of the run, for verbs that can do a thing only once, and `@`
+    what the organization knows by that name. `unknown` is the same verb with an object that isn't
+    there; `reads` says that two runs print the same.
+    """
+
+    given: Sequence[str] = ()
+    unknown: Sequence[str] = ()
+    code: str = "not_found"
+    reads: bool = False
+
+    def arguments(self, run: int, known: Mapping[str, str]) -> list[str]:
+        """Return the arguments of one run."""
+        named = [one.replace("#", str(run)) for one in self.given]
+        return [known.get(one, one) for one in named]
+
+
+NOBODY = ("--org", "nobody")  # where a verb names no object, the organization is one
+
+CALLS: Mapping[str, Call] = {
+    "agents add": Call(("Second #",), ("Second", "--model", "nothing")),
+    "agents explain": Call(
+        ("helper", "mcp_docs_echo"), ("helper", "nothing"), "unknown_tool", reads=True
+    ),
+    "agents list": Call((), NOBODY, reads=True),
+    "agents policy": Call(("helper",), ("nobody",), reads=True),
+    "agents run": Call(("helper", "Hello"), ("nobody", "Hello")),
+    "approvals approve": Call(("@asked#",), ("nothing",)),
+    "approvals deny": Call(("@refused#", "--word", "No."), ("nothing",)),
+    "approvals list": Call((), NOBODY, reads=True),
+    "approvals show": Call(("@question",), ("nothing",), reads=True),
+    "audit export": Call(("--output", "audit-#"), ("--output", "nothing/x"), "unusable_file"),
+    "audit heads": Call((), NOBODY, reads=True),
+    "audit list": Call(("--limit", "5"), NOBODY, reads=True),
+    "audit prune": Call(("--before", "365d", "--yes"), ("--before", "365d", *NOBODY)),
+    "audit replay": Call(
+        ("--agent", "helper", "--mode", "none"), ("--agent", "nobody", "--mode", "none")
+    ),
+    "audit verify": Call((), ("--file", "nothing"), "unusable_file", reads=True),
+    "budgets list": Call((), ("--agent", "nobody"), reads=True),
+    "budgets set": Call(
+        ("--agent", "helper", "calls/day=9@50", "session:dollars/total=1.50"),
+        ("--agent", "nobody", "calls/day=9"),
+    ),
+    "mcp add": Call(("new-#", "--url", "@url", "--allow-private"), ("new", "--preset", "nothing")),
+    "mcp apply": Call(("bonobot.yaml", "--dry-run"), ("nothing",), "unreadable_file", reads=True),
+    "mcp approve": Call(("docs",), ("nothing",)),
+    "mcp connect": Call(("docs", "--agent", "helper"), ("docs", "--agent", "nobody")),
+    "mcp disable": Call(("spare-#",), ("nothing",)),
+    "mcp disconnect": Call(("docs", "--agent", "helper"), ("nothing",)),
+    "mcp enable": Call(("spare-#",), ("nothing",)),
+    "mcp export": Call((), ("--agent", "nobody"), reads=True),
+    "mcp history": Call(("docs",), ("nothing",), reads=True),
+    "mcp import": Call(("clients-#.json", "--allow-private"), ("nothing",), "unreadable_file"),
+    "mcp label": Call(("docs",), ("nothing",), reads=True),
+    "mcp list": Call((), NOBODY, reads=True),
+    "mcp login": Call(("linear", "--no-wait"), ("docs",), "no_login", reads=True),
+    "mcp logs": Call(("docs",), ("nothing",), reads=True),
+    "mcp presets": Call((), ("nothing",), reads=True),
+    "mcp price": Call(("docs", "--call-price", "0.005"), ("nothing",)),
+    "mcp prompt": Call(("docs", "review"), ("docs", "nothing"), "unknown_prompt"),
+    "mcp prompts": Call(("docs",), ("docs", "--agent", "nobody"), reads=True),
+    "mcp read": Call(("docs", "docs://intro"), ("docs", "docs://x"), "unknown_resource"),
+    "mcp refresh": Call(("docs",), ("nothing",)),
+    "mcp remove": Call(("spare-#",), ("nothing",)),
+    "mcp resources": Call(("docs",), ("nothing",), reads=True),
+    "mcp save-preset": Call(("docs", "Ours #"), ("nothing", "Ours")),
+    "mcp show": Call(("docs",), ("nothing",), reads=True),
+    "mcp status": Call((), ("nothing",), reads=True),
+    "mcp test": Call(("docs",), ("nothing",)),
+    "mcp test-tool": Call(("docs", "echo"), ("docs", "nothing"), "unknown_tool"),
+    "mcp tools": Call(("docs",), ("docs", "--enable", "nothing"), "unknown_tool", reads=True),
+    "notices channels": Call((), NOBODY, reads=True),
+    "notices list": Call((), NOBODY, reads=True),
+    "notices retry": Call(("@notice",), ("nothing",)),
+    "notices test": Call(("Pager",), ("nobody",)),
+    "org halt": Call(("--yes",), NOBODY),
+    "org resume": Call((), NOBODY),
+    "org show": Call((), NOBODY, reads=True),
+    "tokens create": Call(
+        ("ci-#", "--role", "operator"), ("ci", "--role", "member", "--agent", "nobody")
+    ),
+    "tokens list": Call((), NOBODY, reads=True),
+    "tokens revoke": Call(("@token",), ("nothing",)),
+    "tools list": Call((), NOBODY, reads=True),
+}
+
+
+@contextmanager
+def answering() -> Iterator[RawHttp]:
+    """Run a server of two tools, a resource and a prompt on the runtime's loop."""
+
+    def answer(asked: Asked) -> bytes:
+        if asked.method in OFFERED:
+            return raw_http.result(asked, OFFERED[asked.method])
+        return raw_http.response(202, kind="")
+
+    http = RawHttp(answer)
+    listening = http.listening()
+
+    async def begin() -> None:
+        await listening.__aenter__()
+
+    async def end() -> None:
+        await listening.__aexit__(None, None, None)
+
+    runtime().call(begin)
+    try:
+        yield http
+    finally:
+        for server in Server.objects.all():
+            runtime().call(connections().forget, server.pk)
+        runtime().call(end)
+
+
+def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
+    """Fill an organization, write the files beside it, and return what the calls know by name."""
+    boss = casting.administrator(where)
+    load_presets()
+    casting.ready(where, casting.http_server(where, url, "docs"), casting.agent(where))
+    for number in range(4):
+        desk.web_server(where, f"spare-{number}")
+    signing_in = {"type": "oauth2", "grant": "authorization_code"}
+    config = {"url": "https://mcp.example.com/mcp"}
+    add(
+        boss,
+        ServerSpec(
+            name="linear",
+            transport_type="http",
+            endpoint_config=config,
+            auth_config=signing_in,
+        ),
+    )
+    (folder / "bonobot.yaml").write_text("servers:\n  more: {url: https://more.example.com/mcp}\n")
+    for number in range(4):
+        text = json.dumps({f"client-{number}": {"url": url}})
+        (folder / f"clients-{number}.json").write_text(text)
+    agent = Agent.objects.get(organization=where)
+    asked = {
+        f"@{of}{n}": casting.question(agent).pk for of in ("asked", "refused") for n in range(4)
+    }
+    return {name: str(pk) for name, pk in asked.items()} | {
+        "@question": str(casting.question(agent).pk),
+        "@url": url,
+        "@notice": str(casting.notice(where).pk),
+        "@token": issue(boss, name="old", role=Role.AUDITOR)[0].key,
+    }

@@ -1,0 +1,36 @@
+"""`bonobot notices`."""
+
+from bonobot.notices.models import Notice
+from tests.agents import casting
+
+
+def test_an_empty_outbox_and_no_channels_say_what_to_do(bonobot):
+    assert "channels" in bonobot("notices", "list").out
+    assert "notice-channels" in bonobot("notices", "channels").out
+
+
+def test_notices_and_channels_are_listed(bonobot, acme):
+    notice = casting.notice(acme)
+    [listed] = bonobot("notices", "list", "--json").json
+    assert (listed["id"], listed["state"]) == (str(notice.pk), "waiting")
+    assert bonobot("notices", "list", "--state", "failed", "--json").json == []
+    [channel] = bonobot("notices", "channels", "--json").json
+    assert channel["goes_to"] == "https://hooks.example.com/…"
+
+
+def test_a_test_that_does_not_arrive_fails(bonobot, acme, monkeypatch):
+    casting.notice(acme)
+    monkeypatch.setattr("bonobot.notices.webhooks.send_all", nowhere)
+    ran = bonobot("notices", "test", "Pager", "--json")
+    assert (ran.status, ran.json["state"]) == (1, "failed")
+    assert bonobot("notices", "test", "nobody", "--json").error["code"] == "not_found"
+
+
+async def nowhere(posts):
+    return ["Nobody answers." for _ in posts]
+
+
+def test_a_notice_is_retried(bonobot, acme):
+    notice = casting.notice(acme)
+    Notice.objects.update(state="failed")
+    assert bonobot("notices", "retry", str(notice.pk), "--json").json["state"] == "waiting"

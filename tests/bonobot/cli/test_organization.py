@@ -1,0 +1,24 @@
+"""`bonobot org`: the switch that stops everything."""
+
+from agents.sessions.requests import start
+from bonobot.tenancy.models import Organization
+from tests.agents import casting
+
+
+def test_halting_asks_first_and_says_what_it_would_stop(bonobot, acme):
+    start(casting.administrator(acme), casting.agent(acme), "hello")
+    ran = bonobot("org", "halt", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "not_confirmed")
+    assert "1 running" in ran.error["detail"]
+    assert Organization.objects.get().halted_at is None
+
+
+def test_halt_show_resume(bonobot, acme):
+    halted = bonobot("org", "halt", "--yes", "--reason", "drill", "--json")
+    assert halted.status == 0
+    assert halted.json["halted_at"]
+    assert "It is halted" in bonobot("org", "show").out
+    ran = bonobot("agents", "run", casting.agent(acme).slug, "hello", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "organization_halted")
+    assert bonobot("org", "resume", "--json").json["halted_at"] is None
+    assert "halted" not in bonobot("org", "show").out

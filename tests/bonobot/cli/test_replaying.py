@@ -1,0 +1,72 @@
+"""`bonobot audit replay`, and the shadow of `bonobot agents policy`."""
+
+import json
+
+import pytest
+
+from agents.drafts import draft_of
+from agents.tool_policies import PolicyText, RuleText, policy_text
+from tests.agents import casting
+from tests.agents.history import history
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def agent(acme):
+    return casting.agent(acme, "helper")
+
+
+def test_a_replay_counts_what_flips(bonobot, agent):
+    history(agent, 3)
+    ran = bonobot("audit", "replay", "--agent", "helper", "--mode", "none", "--json")
+    assert (ran.status, ran.json["flipped"], ran.json["complete"]) == (0, 3, True)
+    (flip,) = ran.json["flips"]
+    assert (flip["tool"], flip["before"], flip["after"]) == ("read_result", "allow", "deny")
+    ran = bonobot("audit", "replay", "--agent", "helper", "--ask", "read_result", "--rows", "2")
+    assert "2 calls" in ran.out
+    assert "newest" in ran.out
+
+
+def test_a_policy_comes_from_a_file(bonobot, agent, tmp_path):
+    when = {"properties": {"amount": {"minimum": 1000}}}
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps({"mode": "all", "ask": [{"tool": "read_result", "when": when}]}))
+    assert bonobot("agents", "policy", "helper", "--shadow", "--policy", str(file)).status == 0
+    assert draft_of(agent).text == PolicyText("all", ask=(RuleText("read_result", when),))
+    file.write_text("mode: all\nalow: []\n")
+    ran = bonobot("audit", "replay", "--agent", "helper", "--policy", str(file), "--json")
+    assert (ran.status, ran.error["code"], ran.error["field"]) == (1, "unusable_file", "--policy")
+    assert bonobot("audit", "replay", "--agent", "helper", "--policy", "/nowhere").status == 1
+
+
+def test_a_draft_is_run_in_the_shadow_then_enforced(bonobot, agent):
+    ran = bonobot("agents", "policy", "helper", "--shadow", "--deny", "read_result", "--json")
+    assert (ran.json["deny"], ran.json["draft"]["deny"]) == ([], ["read_result"])
+    assert "In its shadow" in bonobot("agents", "policy", "helper").out
+    assert bonobot("audit", "replay", "--agent", "helper", "--shadow", "--json").json["rows"] == 0
+    ran = bonobot("agents", "policy", "helper", "--enforce", "--json")
+    assert (ran.json["deny"], ran.json["draft"]) == (["read_result"], None)
+    assert policy_text(agent).deny == ("read_result",)
+
+
+def test_a_draft_is_discarded(bonobot, agent):
+    bonobot("agents", "policy", "helper", "--shadow", "--mode", "none")
+    assert bonobot("agents", "policy", "helper", "--discard", "--json").json["draft"] is None
+    assert bonobot("agents", "policy", "helper", "--discard", "--json").error["code"] == "no_draft"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("audit", "replay", "--agent", "helper"), "no_policy"),
+        (("audit", "replay", "--agent", "nobody", "--mode", "all"), "not_found"),
+        (("audit", "replay", "--agent", "helper", "--shadow"), "no_draft"),
+        (("audit", "replay", "--agent", "helper", "--mode", "all", "--days", "0"), "bad_days"),
+        (("agents", "policy", "helper", "--shadow"), "no_policy"),
+        (("agents", "policy", "helper", "--enforce"), "no_draft"),
+    ],
+)
+def test_what_can_not_be_done_says_why(bonobot, agent, arguments, code):
+    ran = bonobot(*arguments, "--json")
+    assert (ran.status, ran.error["code"]) == (1, code)

@@ -1,0 +1,36 @@
+"""The mail server's variable."""
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from bonobot.lib.mail import MailServer, sender, server
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("", MailServer()),
+        ("smtp://mail", MailServer("mail", 25)),
+        ("smtps://u@mail:1465/", MailServer("mail", 1465, "u", tls=True)),
+        (
+            "smtp+tls://me%40x:p%2Fw@mail",
+            MailServer("mail", 587, "me@x", "p/w", starttls=True),
+        ),
+    ],
+)
+def test_a_url_says_all_of_it(url: str, found: MailServer) -> None:
+    assert server("X", url) == found
+
+
+@pytest.mark.parametrize("url", ["mail", "http://mail", "smtp://", "smtp://mail:x", "smtp://m/p"])
+def test_another_is_refused_without_being_shown(url: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="`X` must be like `smtp") as refused:
+        server("X", url)
+    assert url not in str(refused.value).replace("smtp://…", "")
+
+
+def test_the_sender_is_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sender("BONOBOT_EMAIL_FROM", "a@localhost") == "a@localhost"
+    monkeypatch.setenv("BONOBOT_EMAIL_FROM", "Bonobot")
+    with pytest.raises(ImproperlyConfigured, match="BONOBOT_EMAIL_FROM"):
+        sender("BONOBOT_EMAIL_FROM", "a@localhost")
