@@ -56,10 +56,17 @@ def redis() -> str:
     return str(settings.REDIS_URL).rpartition("@")[2].removeprefix("redis://")
 
 
+def corpus() -> str:
+    """Return the folder of attack samples that the run was given, blank when it has none."""
+    folder = os.environ.get("TEST_CORPUS", "")
+    return folder if folder and Path(folder).is_dir() else ""
+
+
 PARTS = (
     Part("postgres", "PostgreSQL", postgres, "set DATABASE_URL=postgresql://…"),
     Part("redis", "Redis", redis, "set REDIS_URL=redis://…"),
     Part("browser", "Chromium", chromium, "install the package `chromium`"),
+    Part("corpus", "Attack samples", corpus, "set TEST_CORPUS=folder"),
     Part("npm", "npm servers", npm_servers, "install Node.js and run `npm ci` in tests/npm"),
 )
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from bonobot.lib.untrusted import TERMINAL
 from mcp_servers.scanning.scripts import (
     IDEOGRAPH,
     RIGHT_TO_LEFT,
@@ -47,18 +48,13 @@ _FLAG = (
     "\U0001f3f4\U000e0067\U000e0062(?:\U000e0065\U000e006e\U000e0067|\U000e0073\U000e0063\U000e0074"
     "|\U000e0077\U000e006c\U000e0073)\U000e007f"
 )
-_TERMINAL = (
-    r"\x1b\[[0-?]*[ -/]*[@-~]?"  # CSI: colours, cursor, erase
-    r"|\x1b[\]PX^_][^\x07\x1b\r\n]*(?:\x07|\x1b\\)"  # OSC, DCS …: title, link, clipboard
-    r"|\x1b[ -/]*[0-~]?"
-)
 # One class finds a place quickly, then the rules tell what stands there: a whole terminal sequence
 # before its first character, a flag before its tags.
 _PLACE = re.compile(f"[{''.join(_CLASSES.values())}\U0001f3f4]")
 _PLACE_IN_ASCII = re.compile(f"[{_CLASSES['control_character']}]")
-_EVERYTHING = re.compile(f"{_TERMINAL}|[{''.join(_CLASSES.values())}]+")
+_EVERYTHING = re.compile(f"{TERMINAL}|[{''.join(_CLASSES.values())}]+")
 _RULES = re.compile(
-    f"(?P<flag>{_FLAG})|(?P<ansi_escape>{_TERMINAL})|"
+    f"(?P<flag>{_FLAG})|(?P<ansi_escape>{TERMINAL})|"
     + "|".join(f"(?P<{rule}>[{characters}])" for rule, characters in _CLASSES.items())
 )
 _EMOJI_STYLES = frozenset("\ufe0e\ufe0f")

@@ -1,32 +1,67 @@
 """Scan a definition: every string of it, keys too, wherever it stands (reference T16, T22)."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from bonobot.lib.untrusted import visible
 from mcp_servers.json_paths import step
 from mcp_servers.scanning.characters import hidden
-from mcp_servers.scanning.findings import Finding
+from mcp_servers.scanning.findings import Finding, Tier
+from mcp_servers.scanning.instructions import named, orders
 
 MOST_FINDINGS = 50
 _AROUND = 24
 _LONGEST_EXCERPT = 160
+_WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{5,127}")
+# `search` is a word; `create_issue` is a name.
+_DISTINCT = re.compile(r"[A-Za-z0-9][_-][A-Za-z0-9]|[a-z][A-Z]", re.A)
 
 
-def scan(payload: Any) -> tuple[Finding, ...]:
-    """Return what a definition's payload hides, one finding for each rule and place, at most 50."""
+def scan(
+    payload: Any, *, own: Collection[str] = (), peers: Collection[str] = ()
+) -> tuple[Finding, ...]:
+    """Return what a definition hides (hard) and what of it orders the model about (soft).
+
+    `own` are the names of the server's own tools, `peers` those of other servers. One finding for
+    each rule and place, at most 50; what refuses comes first.
+    """
     found: dict[tuple[str, str], Finding] = {}
+    foreign = frozenset(name for name in peers if len(name) >= 6 and _DISTINCT.search(name))
+    foreign -= frozenset(own)
     for path, text in _strings(payload):
-        for run in hidden(text):
-            found.setdefault(
-                (run.rule, path),
-                Finding(
-                    "hard", run.rule, path, _excerpt(text, run.start, run.end), run.start, run.end
-                ),
-            )
+        for finding in (*_hidden(path, text), *_spoken(path, text), *_named(path, text, foreign)):
+            found.setdefault((finding.rule, finding.path), finding)
         if len(found) >= MOST_FINDINGS:
             break
-    return tuple(found.values())[:MOST_FINDINGS]
+    ordered = sorted(found.values(), key=lambda finding: finding.tier != "hard")
+    return tuple(ordered[:MOST_FINDINGS])
+
+
+def _hidden(path: str, text: str) -> Iterator[Finding]:
+    for run in hidden(text):
+        shown = _excerpt(text, run.start, run.end)
+        yield Finding("hard", run.rule, path, shown, run.start, run.end)
+
+
+def _spoken(path: str, text: str) -> Iterator[Finding]:
+    """Yield what gives orders: a sentence, or an identifier read as words."""
+    identifier = path.endswith("(key)") or " " not in text
+    for order in (*orders(text), *(named(text[:512]) if identifier else ())):
+        tier: Tier = "hard" if order.disguise else "soft"
+        shown = visible(text[order.start : order.end], _LONGEST_EXCERPT)
+        yield Finding(tier, order.disguise or order.rule, path, shown, order.start, order.end)
+
+
+def _named(path: str, text: str, foreign: frozenset[str]) -> Iterator[Finding]:
+    """Yield where a tool of another server is named; a schema's own members may be called so."""
+    if not foreign or path.endswith(("(key)", "$.name")):
+        return
+    for match in _WORD.finditer(text):
+        if match.group() in foreign:
+            shown = _excerpt(text, match.start(), match.end())
+            yield Finding("soft", "other_tool_named", path, shown, match.start(), match.end())
+            return
 
 
 def _strings(payload: Any) -> Iterator[tuple[str, str]]:

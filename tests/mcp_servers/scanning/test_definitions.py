@@ -1,7 +1,6 @@
 """Every string of a definition is read, wherever it stands."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_servers.scanning import scan
+from tests import corpus
 
-CORPUS = Path(__file__).resolve().parents[4] / "shared" / "corpus"
 BAD = "pay\u200bload"
 
 
@@ -113,29 +112,35 @@ def test_any_json_is_scanned_without_a_fault(payload: Any) -> None:
         assert finding.excerpt
 
 
-def corpus(name: str) -> list[dict[str, Any]]:
-    if not CORPUS.is_dir():
-        pytest.skip(f"the sample definitions are not at {CORPUS}")
-    rows: list[dict[str, Any]] = json.loads((CORPUS / name).read_text(encoding="utf-8"))["items"]
-    return rows
+def judged(row: dict[str, Any]) -> set[str]:
+    """Return the tiers of what a sample's definition was found to hold."""
+    return {one.tier for one in scan({key: row[key] for key in ("name", "description")})}
 
 
+@pytest.mark.corpus
 def test_no_benign_definition_of_the_sample_is_refused() -> None:
-    refused = [
-        row["id"]
-        for row in corpus("benign_tools.json")
-        if scan({"name": row["name"], "description": row["description"]})
-    ]
+    refused = [row["id"] for row in corpus.rows("benign_tools.json") if "hard" in judged(row)]
     assert refused == []
 
 
+@pytest.mark.corpus
+def test_few_benign_definitions_of_the_sample_wait_for_a_person() -> None:
+    """At most 2 % of all, and 10 % of those that sound like an attack."""
+    rows = corpus.rows("benign_tools.json")
+    held = [row for row in rows if judged(row)]
+    negatives = [row for row in rows if row["hard_negative"]]
+    assert len(held) <= len(rows) * 0.02
+    assert sum(row["hard_negative"] for row in held) <= len(negatives) * 0.1
+
+
+@pytest.mark.corpus
 def test_every_invisible_attack_of_the_sample_is_refused() -> None:
     kinds = ("unicode_", "zero_width", "variation_selector", "bidi_", "ansi_")
     invisible = [
         row
-        for row in corpus("poisoned_tools.json")
+        for row in corpus.rows("poisoned_tools.json")
         if str(row.get("derived") or row["cls"]).startswith(kinds)
     ]
-    missed = [row["id"] for row in invisible if not scan({"description": row["description"]})]
+    missed = [row["id"] for row in invisible if "hard" not in judged(row)]
     assert len(invisible) >= 10
     assert missed == []

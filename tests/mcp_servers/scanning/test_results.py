@@ -1,15 +1,12 @@
 """Results lose what hides and nothing else."""
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_servers.scanning import clean_result, hidden
+from tests import corpus
 
-CORPUS = Path(__file__).resolve().parents[4] / "shared" / "corpus"
 tricky = st.text(
     st.sampled_from("abc \n\x1b[]0;m\x07\\\u200b\u200c\u200d\u0627\u0645\u202e\u2067\u2069\u200f")
     | st.sampled_from("🏴\U000e0067\U000e0062\U000e0065\U000e006e\U000e007f\ufe0f🔥葛\U000e0100"),
@@ -68,13 +65,11 @@ def test_printable_text_is_left_byte_for_byte(text: str) -> None:
     assert clean_result(text).text == text
 
 
+@pytest.mark.corpus
 def test_benign_results_of_the_sample_stay_as_they_are() -> None:
-    if not CORPUS.is_dir():
-        pytest.skip(f"the sample results are not at {CORPUS}")
-    rows = json.loads((CORPUS / "tool_results.json").read_text(encoding="utf-8"))["items"]
     changed = [
         row["id"]
-        for row in rows
+        for row in corpus.rows("tool_results.json")
         if row["label"] == "benign" and clean_result(row["text"]).text != row["text"]
     ]
     assert changed == []

@@ -1,0 +1,177 @@
+"""What attacks on a tool-reading model must say, as signals with weights (reference R16).
+
+No signal is a phrase of a known attack. One alone is often honest; two or three close together
+are what a person should read. Weights add up over a window of the folded text.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+import re2
+
+from mcp_servers.scanning.words import CYRILLIC, LATIN, OTHERS, ROOMY, SMALL_WORDS, pattern
+
+WINDOW: Final = 420
+
+
+class Hit(NamedTuple):
+    """A signal in a folded text."""
+
+    start: int
+    end: int
+    rule: str
+    weight: float
+
+
+def _few(most: str) -> str:
+    """Return a pattern for up to `most` words of the same sentence."""
+    return rf"(?:[^\s!?;]*[^\s.!?;] ){{0,{most}}}"
+
+
+def _joined(said: str) -> str:
+    return "".join(line.strip() for line in said.splitlines())
+
+
+def _filled(said: str) -> str:
+    whole = re.sub("«few ([0-9]+)»", lambda match: _few(match.group(1)), _joined(said))
+    return re.sub("«([a-z]+)»", lambda match: _PARTS[match.group(1)], whole)
+
+
+_DATA: Final = tomllib.loads(
+    files(__package__).joinpath("english.toml").read_text(encoding="utf-8")
+)
+_PARTS: Final = {name: _joined(said) for name, said in _DATA["parts"].items()}
+_PATTERNS: Final = tuple(
+    (one["rule"], one["weight"], re2.compile(_filled(one["pattern"]), ROOMY))
+    for one in _DATA["signal"]
+)
+# What a negation turns round: "never include passwords" asks for nothing.
+_TURNED: Final = frozenset(
+    {"asks_for_secrets", "passes_data_on", "sensitive_data", "disables_safety", "override_rules"}
+)
+_NEGATION: Final = re2.compile(_PARTS["negation"] + "[^.!?;]{0,90}$", ROOMY)
+_EXCUSED: Final = re2.compile(_PARTS["negated"] + r" (?:[^\s.!?;]+ ){0,12}$", ROOMY)
+
+
+def signals(folded: str) -> list[Hit]:
+    """Return all signals of a folded text, in order, by its characters."""
+    raw = folded.encode(errors="replace")
+    hits = sorted([*_english(raw), *_foreign(raw)])
+    if len(raw) == len(folded):
+        return hits
+    placed: list[Hit] = []
+    at, passed = 0, 0
+    for hit in hits:
+        passed += len(raw[at : hit.start].decode(errors="ignore"))
+        at = hit.start
+        length = len(raw[at : hit.end].decode(errors="ignore"))
+        placed.append(hit._replace(start=passed, end=passed + length))
+    return placed
+
+
+def _english(raw: bytes) -> Iterator[Hit]:
+    """Yield signals in English, by bytes."""
+    for rule, weight, said in _PATTERNS:
+        for match in said.finditer(raw):
+            start, end = match.span()
+            before = raw[max(start - 110, 0) : start]
+            if rule in _TURNED and _NEGATION.search(before):
+                continue
+            if rule == "keep_from_user" and _excuses(before, raw[start:end]):
+                continue
+            yield Hit(start, end, rule, weight)
+
+
+def _excuses(before: bytes, said: bytes) -> bool:
+    """Tell whether a second negation asks for the user: "never delete without asking the user"."""
+    return said.startswith(b"without") and _EXCUSED.search(before) is not None
+
+
+_CONCEPTS: Final = (
+    "ignore",
+    "rules",
+    "user",
+    "hide",
+    "always",
+    "send",
+    "read",
+    "secrets",
+    "tool",
+    "other",
+)
+_FOREIGN: Final = tuple(
+    (family, {concept: pattern(concept, family) for concept in _CONCEPTS})
+    for family in (LATIN, CYRILLIC, OTHERS)
+)
+_LETTERS_OF: Final = (
+    re2.compile(r"[a-z]{3}"),
+    re2.compile(r"\p{Cyrillic}{2}"),
+    re2.compile(r"[\p{Arabic}\p{Hebrew}\p{Devanagari}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"),
+)
+_LATIN_WORDS: Final = re2.compile(rf"(?:^|[^a-z])(?:{SMALL_WORDS})(?:[^a-z]|$)")
+_MANY: Final = 4
+_SHORT: Final = 16
+# In bytes: letters take one, two and three of them.
+_REACH: Final = {LATIN: 60, CYRILLIC: 120, OTHERS: 90}
+_FILES: Final = re2.compile(_PARTS["paths"], ROOMY)
+_PLACES: Final = re2.compile(_PARTS["where"], ROOMY)
+
+
+def _foreign(raw: bytes) -> Iterator[Hit]:
+    """Yield signals in other languages: concepts that stand close together, in any order."""
+    for letters, (family, concepts) in zip(_LETTERS_OF, _FOREIGN, strict=True):
+        if not letters.search(raw):
+            continue
+        if family is LATIN and not _other_latin(raw):
+            continue
+        at = {name: [one.span() for one in said.finditer(raw)] for name, said in concepts.items()}
+        files = [one.span() for one in _FILES.finditer(raw)]
+        places = [one.span() for one in _PLACES.finditer(raw)]
+        secrets = sorted(at["secrets"] + files)
+        reach = _REACH[family]
+        for rule, weight, first, second, gap in (
+            ("override_rules", 1.0, at["ignore"], at["rules"], reach),
+            ("keep_from_user", 1.0, at["hide"], at["user"], reach),
+            ("asks_for_secrets", 0.5, at["read"], secrets, reach),
+            ("passes_data_on", 0.5, at["send"], secrets, reach * 2),
+            ("passes_data_on", 0.5, at["send"], places, reach * 3),
+            (
+                "other_tools_first",
+                0.7,
+                at["always"],
+                _near(at["other"], at["tool"], reach // 3),
+                reach,
+            ),
+            ("other_tools_first", 0.4, at["always"], at["tool"], reach),
+            ("orders_the_model", 0.3, at["always"], sorted(at["send"] + at["read"]), reach * 2),
+        ):
+            for start, end in _near(first, second, gap):
+                yield Hit(start, end, rule, weight)
+        yield from (Hit(start, end, "keep_from_user", 0.4) for start, end in at["hide"])
+
+
+def _other_latin(raw: bytes) -> bool:
+    """Tell whether Latin letters here look like another language than English."""
+    found = sum(1 for _ in _LATIN_WORDS.finditer(raw))
+    spaces = raw.count(b" ")
+    return (
+        found >= _MANY or (found >= 2 and found * 25 >= spaces) or (bool(found) and spaces < _SHORT)
+    )
+
+
+def _near(
+    first: list[tuple[int, int]], second: list[tuple[int, int]], gap: int
+) -> list[tuple[int, int]]:
+    """Return spans over a `first` and the nearest `second` within `gap`; both lists are sorted."""
+    found: list[tuple[int, int]] = []
+    at = 0
+    for start, end in first:
+        while at < len(second) and second[at][1] + gap < start:
+            at += 1
+        if at < len(second) and second[at][0] <= end + gap:
+            other = second[at]
+            found.append((min(start, other[0]), max(end, other[1])))
+    return found
