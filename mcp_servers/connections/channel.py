@@ -133,6 +133,21 @@ class Channel:
             pause_s = heard.retry_s if heard.last_id != last_id else min(2 * pause_s, LATEST_S)
             await asyncio.sleep(pause_s)
 
+    async def follow(
+        self, headers: Mapping[str, str], on_message: OnMessage, opened: asyncio.Event
+    ) -> None:
+        """Hand on what the server says outside of any answer, until that stream ends.
+
+        `opened` is set once its headers are there. Raises `UpstreamError` where it breaks off, or
+        is refused.
+        """
+        heard = _Heard(Request("listen"), NOBODY, on_message, resumable=False)
+        async with self._sent(heard.request, "GET", headers) as response:
+            if _kind(response) != EVENTS:
+                raise protocol_error(self._endpoint, "it opened no stream of events")
+            opened.set()
+            await self._answer_in_events(response, heard)
+
     async def events(self, allowance: Allowance, on_event: OnEvent) -> None:
         """Hand on the events of one stream until it ends; `allowance` bounds it."""
         async with self._sent(Request("listen"), "GET", {}, limit=allowance) as response:
@@ -214,7 +229,7 @@ class Channel:
             return
         if status in REFUSED:
             raise needs_reauth(endpoint, status, response.headers.get("www-authenticate", ""))
-        text = await _read(response, REFUSAL_READ) or b""
+        text = await read_body(response, REFUSAL_READ) or b""
         error = _rpc_error_in(text)
         if error is not None:
             raise rpc_error(endpoint, error, status)
@@ -224,7 +239,7 @@ class Channel:
                 f"it answered with HTTP {status}",
                 sent=status != TOO_MANY,  # which is said without having looked
                 http_status=status,
-                retry_after=_seconds(response.headers.get("retry-after")),
+                retry_after=retry_after(response.headers.get("retry-after")),
                 remedy="Try again later.",
             )
         plain = "html" not in response.headers.get("content-type", "html")
@@ -248,7 +263,7 @@ class Channel:
                 f"it answered with {quote(self._endpoint, kind, 80) or 'nothing'}",
                 remedy="Check the URL: this may be a web page rather than an MCP endpoint.",
             )
-        body = await _read(response, self._endpoint.max_body)
+        body = await read_body(response, self._endpoint.max_body)
         if body is None:
             raise too_large(self._endpoint, self._endpoint.max_body)
         message = self._decoded(body)
@@ -286,7 +301,7 @@ def _kind(response: httpx2.Response) -> str:
     return kind.partition(";")[0].strip().lower()
 
 
-async def _read(response: httpx2.Response, limit: int) -> bytes | None:
+async def read_body(response: httpx2.Response, limit: int) -> bytes | None:
     """Return the body; None when it is longer than `limit` bytes."""
     parts, size = [], 0
     async for part in response.aiter_raw():
@@ -306,5 +321,6 @@ def _rpc_error_in(body: bytes) -> Any:
     return error if isinstance(error, dict) else None
 
 
-def _seconds(header: str | None) -> float | None:
+def retry_after(header: str | None) -> float | None:
+    """Return the seconds of a `Retry-After`; dates are not read."""
     return float(header) if header and header.isdecimal() and len(header) < 6 else None

@@ -7,12 +7,13 @@ which request it answered. What it writes to stderr is kept in a ring of 64 KiB.
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from bonobot.lib.masking import mask_text
-from bonobot.lib.untrusted import visible
+from bonobot.lib.masking import MASK, mask_text
+from bonobot.lib.untrusted import visible, without_terminal
+from mcp_servers.connections.confinement import Unavailable
 from mcp_servers.connections.containment import (
     containment,
     environment,
@@ -20,9 +21,11 @@ from mcp_servers.connections.containment import (
     signal_group,
 )
 from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.errors import UpstreamError, unreachable
+from mcp_servers.connections.errors import UpstreamError, not_confined, unreachable
+from mcp_servers.connections.pacing import Pace
 
 RING = 64 * 1024
+SHORTEST_SECRET = 4
 END_KEPT = 256
 HOPELESS = 16  # times the longest line: then the child is not worth reading on
 EOF_GRACE_S = 2.0
@@ -82,19 +85,36 @@ class Lines:
 
 
 class Tail:
-    """The last 64 KiB of what a child wrote where nobody reads."""
+    """The last 64 KiB of what a child wrote where nobody reads; `on_add` hears of all of it."""
 
     def __init__(self, secrets: tuple[str, ...] = ()) -> None:
-        self._secrets = secrets
+        self.on_add: Callable[[], None] = lambda: None
+        self._secrets = tuple(secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
         self._kept = b""
+        self._cut = False
 
     def add(self, data: bytes) -> None:
         """Keep `data`, forget the oldest."""
+        self._cut = self._cut or len(self._kept) + len(data) > RING
         self._kept = (self._kept + data)[-RING:]
+        self.on_add()
 
     def text(self) -> str:
-        """Return what is kept, masked and visible; safe from any thread."""
-        return visible(mask_text(self._kept.decode("utf-8", "replace"), self._secrets))
+        """Return what is kept, masked and visible, without terminal sequences; any thread may."""
+        text = without_terminal(self._kept.decode("utf-8", "replace")).replace("\r\n", "\n")
+        return visible(self._masked(text).replace("\r", "\n"))[-RING:]
+
+    def _masked(self, text: str) -> str:
+        """Mask the secrets, and what the cut left of one at the start or time at the end."""
+        text = mask_text(text, self._secrets)
+        longest = max(map(len, self._secrets), default=0)
+        if self._cut and longest:
+            text = text[longest - 1 :]
+        for secret in self._secrets:
+            shown = range(len(secret) - 1, SHORTEST_SECRET - 1, -1)
+            if begun := next((n for n in shown if text.endswith(secret[:n])), 0):
+                return text[:-begun] + MASK
+        return text
 
 
 class Child(asyncio.SubprocessProtocol):
@@ -106,6 +126,7 @@ class Child(asyncio.SubprocessProtocol):
         self._lines = Lines(limit)
         self._tail = tail
         self._silent = False
+        self._paces = {1: Pace(), 2: Pace()}
         self._exited = asyncio.Event()
         self._unplugged = asyncio.Event()
         self._process: asyncio.SubprocessTransport | None = None
@@ -154,15 +175,29 @@ class Child(asyncio.SubprocessProtocol):
         self._process = transport
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """Take what the process wrote (called by the loop)."""
+        """Take what the process wrote (called by the loop), and read on when it is its turn."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         if fd == 2:
             self._tail.add(data)
-            return
+        else:
+            self._cut(data)
+        now = loop.time()
+        if pause_s := self._paces[fd].spent(now - began, now):
+            self._pause(fd, pause_s)
+
+    def _cut(self, data: bytes) -> None:
         for line in self._lines.feed(data):
             if line:
                 self._on_line(line)
             if isinstance(line, Overlong) and line.hopeless:
                 self._kill()
+
+    def _pause(self, fd: int, seconds: float) -> None:
+        pipe = self._process.get_pipe_transport(fd) if self._process else None
+        if isinstance(pipe, asyncio.ReadTransport) and pipe.is_reading():
+            pipe.pause_reading()
+            asyncio.get_running_loop().call_later(seconds, pipe.resume_reading)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         """Note the end of stdout: nothing more will be answered (called by the loop)."""
@@ -199,16 +234,20 @@ class Child(asyncio.SubprocessProtocol):
 
 
 async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail) -> Child:
-    """Start the endpoint's command in a group of its own; raises `server_unreachable`."""
-    way = await asyncio.to_thread(containment)
+    """Start the endpoint's command in a group of its own.
+
+    Raises `server_unreachable`, or `confinement_unavailable` rather than starting it in a weaker
+    box than asked for.
+    """
     env = environment(endpoint.env)
     command = find_command(endpoint.command, env, endpoint.cwd)
     if command is None:
         raise _not_started(endpoint, f"`{endpoint.command}` is not a command here")
+    box = await asyncio.to_thread(_box, endpoint, command, env)
     try:
         _, child = await asyncio.get_running_loop().subprocess_exec(
             lambda: Child(on_line, on_over, tail, endpoint.max_line),
-            *(*way.prefix, *endpoint.limits.prefix(), command, *endpoint.args),
+            *(*box, *endpoint.limits.prefix(), command, *endpoint.args),
             env=env,
             cwd=endpoint.cwd,
             start_new_session=True,
@@ -216,6 +255,16 @@ async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail
     except (OSError, ValueError) as error:
         raise _not_started(endpoint, f"it could not be started ({error})") from error
     return child
+
+
+def _box(endpoint: Endpoint, command: str, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the words that put the command into its box (blocks the first time)."""
+    if endpoint.confinement.kind == "none":
+        return containment().prefix
+    try:
+        return endpoint.confinement.prefix(command, home=env.get("HOME", ""), cwd=endpoint.cwd)
+    except Unavailable as problem:
+        raise not_confined(endpoint, str(problem), problem.remedy) from None
 
 
 def _not_started(endpoint: Endpoint, why: str) -> UpstreamError:

@@ -10,10 +10,12 @@ from uuid import UUID
 
 import httpx2
 
+from bonobot.lib.masking import Masker
+from mcp_servers.connections.confinement import UNCONFINED, Confinement
 from mcp_servers.connections.limits import UNLIMITED, Limits
 
-Transport = Literal["stdio", "http"]
-Era = Literal["modern", "handshake"]
+Transport = Literal["stdio", "http", "openapi"]
+Era = Literal["modern", "handshake", ""]  # "" where no MCP is spoken
 Wire = Literal["streamable", "sse"]
 
 MIB = 1024 * 1024
@@ -25,7 +27,8 @@ WIRE = "bonobot/wire"
 class Endpoint:
     """One server as the connections see it; times are seconds, sizes bytes.
 
-    `era` and `discovery` are what was found before and stored; None means: find out. Printing an
+    `query`, `cookies` and `operations` (keys of those that were chosen) are an API's. `era` and
+    `discovery` are what was found before and stored; None means: find out. Printing an
     endpoint shows neither arguments, environment, URL nor headers: any of them may hold a secret.
     """
 
@@ -39,6 +42,9 @@ class Endpoint:
     cwd: str | None = None
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+    cookies: Mapping[str, str] = field(default_factory=dict)
+    operations: frozenset[str] = frozenset()
     allow_private: bool = False
     era: Era | None = None
     discovery: Mapping[str, Any] | None = None
@@ -46,6 +52,7 @@ class Endpoint:
     read_s: float = 60
     start_s: float = 10
     limits: Limits = UNLIMITED
+    confinement: Confinement = UNCONFINED
     max_line: int = MIB
     max_body: int = 4 * MIB
     max_definitions: int = 1000
@@ -59,8 +66,9 @@ class Endpoint:
         parts = [
             *(self.transport, self.command, list(self.args), dict(self.env), self.cwd),
             *(self.url, dict(self.headers), self.allow_private),
+            *(dict(self.query), dict(self.cookies), sorted(self.operations)),
             *(self.connect_s, self.read_s, self.start_s, self.max_line, self.max_body),
-            asdict(self.limits),
+            *(asdict(self.limits), asdict(self.confinement)),
         ]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -78,6 +86,14 @@ class Endpoint:
     @cached_property
     def secrets(self) -> tuple[str, ...]:
         """Return every opened value, so that what a server says can be shown without them."""
-        values = (*self.env.values(), *self.headers.values())
+        values = (
+            *(*self.env.values(), *self.headers.values()),
+            *(*self.query.values(), *self.cookies.values()),
+        )
         bare = (value.rpartition(" ")[2] for value in self.headers.values())
         return tuple({value for value in (*values, *bare) if value})
+
+    @cached_property
+    def masker(self) -> Masker:
+        """Return what masks them, made once for all calls."""
+        return Masker(self.secrets)

@@ -17,17 +17,20 @@ from mcp_servers.connections.endpoint import Endpoint
 LONGEST_QUOTE = 500
 LONGEST_CHALLENGE = 2000
 SHORTEST_SECRET = 4
-STATUSES = {"call_timeout": 504, "server_unreachable": 503, "server_crashed": 503}
+STATUSES = {
+    "call_timeout": 504,
+    **dict.fromkeys(("server_unreachable", "server_crashed", "confinement_unavailable"), 503),
+}
 
 
 class UpstreamError(Problem):
     """A server that could not be used, or that answered with an error.
 
     Codes: `server_unreachable`, `call_timeout`, `needs_reauth`, `server_crashed`,
-    `protocol_error`, `response_too_large`, `upstream_error` (a JSON-RPC error: `rpc_code`,
-    `rpc_data`), and those of egress. `sent` says whether the server may have seen the request:
-    only where it is False, nothing can have happened. `retryable` says that the same request may
-    do better later.
+    `confinement_unavailable`, `protocol_error`, `response_too_large`, `upstream_error` (a JSON-RPC
+    error: `rpc_code`, `rpc_data`), and those of egress. `sent` says whether the server may have
+    seen the request: only where it is False, nothing can have happened. `retryable` says that the
+    same request may do better later.
     """
 
     code = "upstream_error"
@@ -106,6 +109,18 @@ def unreachable(
         remedy=remedy,
         http_status=http_status,
         retry_after=retry_after,
+    )
+
+
+def not_confined(endpoint: Endpoint, why: str, remedy: str) -> UpstreamError:
+    """Return the error of a server that can't be confined here as it was asked for."""
+    return UpstreamError(
+        f"`{endpoint.name}` was not started: {why}.",
+        code="confinement_unavailable",
+        server=endpoint.name,
+        sent=False,
+        remedy=remedy,
+        field="confinement",
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from mcp_servers.connections.changes import Hear, notice_in
 from mcp_servers.connections.children import Overlong
 from mcp_servers.connections.crew import Crew
 from mcp_servers.connections.endpoint import Endpoint
@@ -41,20 +42,27 @@ Inbox = asyncio.Queue[dict[str, Any] | UpstreamError]
 
 
 class Peer:
-    """What is asked of one server and not answered yet; `send` takes what goes to it."""
+    """What is asked of one server and not answered yet; `send` takes what goes to it.
 
-    def __init__(self, endpoint: Endpoint, send: Send, host: Host, crew: Crew) -> None:
+    `hear` takes its change notices, from the reading task: it must return at once.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, send: Send, host: Host, crew: Crew, hear: Hear | None = None
+    ) -> None:
         self._endpoint = endpoint
         self._send = send
         self._desk = Desk(endpoint, host, crew, self._reply)
+        self._hear = hear
         self._numbers = itertools.count(1)
         self._inboxes: dict[int, Inbox] = {}
+        self._standing = 0
         self._failure: UpstreamError | None = None
 
     @property
     def busy(self) -> bool:
         """Say whether somebody waits for an answer."""
-        return bool(self._inboxes)
+        return len(self._inboxes) > self._standing
 
     async def request(self, request: Request, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the raw result; raises `UpstreamError`. Waits for ever: deadlines are callers'."""
@@ -75,6 +83,16 @@ class Peer:
                 if request.method != "initialize":  # which must not be cancelled
                     self.notify("notifications/cancelled", {"requestId": number})
                 raise
+
+    async def stand(self, request: Request, meta: Mapping[str, Any]) -> None:
+        """Ask for something that stays open and keeps nobody busy, until it ends or is refused."""
+        self._standing += 1
+        try:
+            await self.request(request, meta)
+        except UpstreamError:
+            return  # what the others get, they are told themselves
+        finally:
+            self._standing -= 1
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""
@@ -114,6 +132,8 @@ class Peer:
             self._desk.take(message)
         elif (token := progress_token(message)) is not None:
             self._put(token, _short(message))
+        elif self._hear is not None and (notice := notice_in(message)) is not None:
+            self._hear(notice)
 
     async def _reply(self, message: dict[str, Any]) -> None:
         self._send(message)

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 
 from bonobot.lib.egress import Allowance
+from mcp_servers.connections.changes import Hear
 from mcp_servers.connections.channel import STREAMED, Channel
 from mcp_servers.connections.crew import Crew
 from mcp_servers.connections.endpoint import Endpoint, Wire
@@ -36,6 +37,7 @@ class SseSession:
         host: Host,
         crew: Crew,
         clock: Callable[[], float],
+        hear: Hear | None = None,
     ) -> None:
         self.greeting: Greeting
         self._endpoint = endpoint
@@ -45,10 +47,11 @@ class SseSession:
         self._clock = clock
         self._used_at = clock()
         self._allowance = Allowance(STREAMED * endpoint.max_body)
-        self._peer = Peer(endpoint, self._send, host, crew)
+        self._peer = Peer(endpoint, self._send, host, crew, hear)
         self._messages: Channel | None = None
         self._failure: UpstreamError | None = None
         self._answered = asyncio.Event()
+        self._followers = 0
         self._owner: asyncio.Task[None] | None = None
 
     @property
@@ -77,9 +80,21 @@ class SseSession:
         finally:
             self._used_at = self._clock()
 
+    async def follow(self, opened: asyncio.Event) -> None:
+        """Stay open for what the server says by itself; raises what ends the stream."""
+        assert self._owner is not None  # noqa: S101 - it was opened
+        opened.set()
+        self._followers += 1
+        try:
+            await asyncio.wait({self._owner})
+        finally:
+            self._followers -= 1
+        assert self._failure is not None  # noqa: S101 - the owner ended
+        raise self._failure
+
     def idle_since(self, moment: float) -> bool:
         """Say whether nobody asks, nor has asked since `moment`."""
-        return not self._peer.busy and self._used_at < moment
+        return not (self._peer.busy or self._followers) and self._used_at < moment
 
     def lost(self, error: UpstreamError) -> bool:
         """Say whether the server no longer knows this session, so that nothing was done."""

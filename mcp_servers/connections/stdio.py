@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from mcp_servers.connections.changes import Hear, listen_request, notifiable
 from mcp_servers.connections.children import EOF_GRACE_S, Child, Tail, spawn
 from mcp_servers.connections.crew import Crew
 from mcp_servers.connections.endpoint import Endpoint, Era
@@ -18,6 +19,7 @@ from mcp_servers.connections.eras import (
 )
 from mcp_servers.connections.errors import UpstreamError, crashed, protocol_error, unreachable
 from mcp_servers.connections.host import Host
+from mcp_servers.connections.last_words import Keep, Notes
 from mcp_servers.connections.peer import Peer
 from mcp_servers.connections.wire import Request, encode
 
@@ -28,16 +30,30 @@ READ_REMEDY = "Restart the server: it does not read what it is sent."
 
 
 class StdioConnection:
-    """A child process and what is asked of it; entered and left in one owner task."""
+    """A child process and what is asked of it; entered and left in one owner task.
 
-    def __init__(self, endpoint: Endpoint, host: Host, tail: Tail) -> None:
+    `hear` takes the change notices of a child that runs anyway; none runs for their sake. `keep`
+    is handed what it writes to stderr.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        host: Host,
+        tail: Tail,
+        hear: Hear | None = None,
+        keep: Keep | None = None,
+    ) -> None:
         self.endpoint = endpoint
         self.greeting: Greeting | None = None
         self.failure: UpstreamError | None = None
         self._host = host
         self._tail = tail
+        self._hear = hear
         self._ended = asyncio.Event()
         self._crew = Crew()
+        self._notes = Notes(endpoint, tail, self._crew, keep)
+        tail.on_add = self._notes.written
         self._peer: Peer | None = None
         self._child: Child
         self._opened = asyncio.Event()
@@ -87,6 +103,11 @@ class StdioConnection:
             self._end(error)
         finally:
             self._opened.set()
+            await self._notes.end(self._ended_how())
+
+    def _ended_how(self) -> str:
+        """Say how it ended, without the output that is kept beside it; "" when we closed it."""
+        return str(self.failure).partition(" Its last words:")[0] if self.failure else ""
 
     def _end(self, failure: UpstreamError) -> None:
         # Before the child is closed, which may take seconds: nobody has to wait for that.
@@ -95,13 +116,14 @@ class StdioConnection:
 
     async def _serve(self, era: Era | None) -> bool:
         """Run one child to its end; True: it died of the probe and is to be tried without."""
-        self._peer = peer = Peer(self.endpoint, self._send, self._host, self._crew)
+        self._peer = peer = Peer(self.endpoint, self._send, self._host, self._crew, self._hear)
         self._child = child = await spawn(
             self.endpoint, peer.receive, lambda child: self._over(peer, child), self._tail
         )
         try:
             async with asyncio.timeout(self.endpoint.start_s):
                 self.greeting = await self._greet(peer, era)
+            self._listen(peer, self.greeting)
             self._opened.set()
             await self._ended.wait()
         except TimeoutError:
@@ -115,6 +137,14 @@ class StdioConnection:
             peer.fail(self._closed())
             await child.close(EOF_GRACE_S if self.greeting else 0)
         return False
+
+    def _listen(self, peer: Peer, greeting: Greeting) -> None:
+        """Ask a modern child for its change notices; older ones send them unasked."""
+        topics = notifiable(greeting.capabilities)
+        if self._hear is not None and topics and greeting.era == "modern":
+            meta = stamp("modern", self._host.capabilities())
+            listening = peer.stand(listen_request(topics), meta)
+            self._crew.spawn(listening, name=f"listen {self.endpoint.name}")
 
     def _over(self, peer: Peer, child: Child) -> None:
         """Take note that `child`, to whom `peer` speaks, can't answer any more."""

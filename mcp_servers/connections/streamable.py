@@ -12,7 +12,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from bonobot.lib.egress import guarded_client
-from mcp_servers.connections.channel import Channel, OnMessage
+from mcp_servers.connections import changes
+from mcp_servers.connections.changes import Hear, OnOpen, Topic
+from mcp_servers.connections.channel import NOBODY, Channel, OnMessage
 from mcp_servers.connections.crew import Crew
 from mcp_servers.connections.endpoint import Endpoint, Era, Wire
 from mcp_servers.connections.eras import (
@@ -28,6 +30,7 @@ from mcp_servers.connections.eras import (
 )
 from mcp_servers.connections.errors import UpstreamError, bad_headers
 from mcp_servers.connections.host import Desk, Host
+from mcp_servers.connections.listening import slowly, stay, subscribe
 from mcp_servers.connections.mirrors import routing_headers
 from mcp_servers.connections.sse import SseSession
 from mcp_servers.connections.wire import (
@@ -58,6 +61,8 @@ class Session:
         host: Host,
         crew: Crew,
         clock: Callable[[], float],
+        hear: Hear | None = None,
+        followed: bool = False,
     ) -> None:
         self.greeting: Greeting
         self._asking = 0
@@ -67,6 +72,8 @@ class Session:
         self._channel = channel
         self._host = host
         self._crew = crew
+        self._hear = hear
+        self._followed = followed  # then there is one stream for what comes unasked already
         self._desk = Desk(endpoint, host, crew, self._tell)
         self._numbers = itertools.count(1)
         self._headers: dict[str, str] = {}
@@ -82,8 +89,8 @@ class Session:
         if number := found.headers.get(SESSION_ID):
             self._headers[SESSION_ID] = number
         await self._channel.tell(notification("notifications/initialized"), self._headers)
-        if self._host.capabilities():  # then what the server asks may come on a stream of its own
-            await self._listen(self._heard(request, message["id"]))
+        if not self._followed:
+            await self._listen(greeting, slowly(self._heard(request, message["id"])))
         self.greeting = greeting
         return greeting
 
@@ -104,6 +111,15 @@ class Session:
             self._asking -= 1
             self._used_at = self._clock()
         return result_of(self._endpoint, found.message)
+
+    async def follow(self, opened: asyncio.Event) -> None:
+        """Hand on what the server says by itself, until that stream ends; raises what ended it."""
+        heard = slowly(self._heard(Request("listen"), NOBODY))
+        self._asking += 1
+        try:
+            await self._channel.follow(self._headers, heard, opened)
+        finally:
+            self._asking -= 1
 
     def idle_since(self, moment: float) -> bool:
         """Say whether nobody asks, nor has asked since `moment`."""
@@ -129,8 +145,14 @@ class Session:
         if SESSION_ID in self._headers:
             await _politely(self._channel.delete(self._headers))
 
-    async def _listen(self, heard: OnMessage) -> None:
-        """Start to listen, and wait a little: servers drop what they ask before somebody does."""
+    async def _listen(self, greeting: Greeting, heard: OnMessage) -> None:
+        """Start to listen, where what the server asks or tells may come on a stream of its own.
+
+        Waits a little: servers drop that as long as nobody listens.
+        """
+        tells = self._hear is not None and changes.notifiable(greeting.capabilities)
+        if not (self._host.capabilities() or tells):
+            return
         answered = asyncio.Event()
         listening = self._channel.listen(self._headers, heard, answered)
         self._listener = self._crew.spawn(listening, name=f"listen {self._endpoint.name}")
@@ -149,6 +171,8 @@ class Session:
                 self._desk.take(message)
             elif progress_token(message) == number:
                 await report(request, message)
+            elif self._hear is not None and (notice := changes.notice_in(message)) is not None:
+                self._hear(notice)
 
         return heard
 
@@ -157,12 +181,21 @@ class Session:
 
 
 class HttpUpstream:
-    """One server and credential: the pool of connections, the era, the sessions of holders."""
+    """One server and credential: the pool of connections, the era, the sessions of holders.
 
-    def __init__(self, endpoint: Endpoint, clock: Callable[[], float]) -> None:
+    `ears` returns what hears the change notices of a holder's session, if anybody does.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        clock: Callable[[], float],
+        ears: Callable[[str], Hear | None] = lambda holder: None,
+    ) -> None:
         self.endpoint = endpoint
         self.used_at = clock()
         self._clock = clock
+        self._ears = ears
         self._users = 0
         try:
             self._client = guarded_client(
@@ -176,6 +209,7 @@ class HttpUpstream:
         self._wire = endpoint.wire
         self._numbers = itertools.count(1)
         self._sessions: dict[str, Session | SseSession] = {}
+        self._followed: set[str] = set()
         self._opening = asyncio.Lock()
 
     @property
@@ -251,6 +285,37 @@ class HttpUpstream:
         self._era, self._wire = "handshake", session.wire
         return session.greeting
 
+    async def listen(
+        self, topics: frozenset[Topic], holder: str, host: Host, on_open: OnOpen
+    ) -> None:
+        """Hear the server's change notices until it ends their stream; raises `UpstreamError`.
+
+        In the handshake era the stream is that of a session that `holder` has for it.
+        """
+        hear = self._ears("") or (lambda notice: None)
+        self._followed.add(holder)
+        try:
+            if self._era != "modern":
+                await self.greet(holder, host)
+            if self._era == "modern":
+                number = next(self._numbers)
+                asked = (self.endpoint, self._channel, number, topics, host.capabilities())
+                await subscribe(*asked, on_open, hear)
+            else:
+                await stay(await self._session(holder, host, self._wire), topics, on_open)
+        except UpstreamError as error:
+            if changes.refuses(error):
+                raise changes.not_offered(self.endpoint) from error
+            raise
+        finally:
+            self._followed.discard(holder)
+            await self.release(holder)
+
+    def has_session(self, holder: str) -> bool:
+        """Say whether the holder has a session that lives."""
+        session = self._sessions.get(holder)
+        return session is not None and session.alive
+
     async def release(self, holder: str) -> None:
         """End the holder's session, if it has one."""
         if session := self._sessions.pop(holder, None):
@@ -299,15 +364,16 @@ class HttpUpstream:
         async with self._opening:
             session = self._sessions.get(holder)
             if session is None or not session.alive:
-                session = self._new_session(host, wire)
+                session = self._new_session(holder, host, wire)
                 await session.open()
                 self._sessions[holder] = session
             return session
 
-    def _new_session(self, host: Host, wire: Wire) -> Session | SseSession:
+    def _new_session(self, holder: str, host: Host, wire: Wire) -> Session | SseSession:
+        common = (host, self._crew, self._clock, self._ears(holder))
         if wire == "sse":
-            return SseSession(self.endpoint, self._client, host, self._crew, self._clock)
-        return Session(self.endpoint, self._channel, host, self._crew, self._clock)
+            return SseSession(self.endpoint, self._client, *common)
+        return Session(self.endpoint, self._channel, *common, holder in self._followed)
 
     def _drop(self, holder: str, session: Session | SseSession) -> None:
         session.leave()

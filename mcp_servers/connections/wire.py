@@ -44,7 +44,8 @@ class Unreadable(ValueError):
 
 @dataclass
 class Request:
-    """One request as callers make it; `input_schema` names the arguments mirrored as headers.
+    """One request as callers make it; `input_schema` names the arguments mirrored as headers, and
+    `declaration` is the whole tool, which says what is asked of an API.
 
     `sent` turns true when it leaves us: until then the server can't have done anything.
     """
@@ -53,6 +54,7 @@ class Request:
     params: Mapping[str, Any] = field(default_factory=dict)
     on_progress: OnProgress | None = None
     input_schema: Mapping[str, Any] | None = None
+    declaration: Mapping[str, Any] | None = None
     sent: bool = False
 
     @property

@@ -1,13 +1,17 @@
 """Connections of their own for each test, and a real server over HTTP."""
 
+import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 
+from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.pool import Connections
-from tests.mcp_servers.connections.asking import SERVERS, Clock
+from tests.mcp_servers.connections.asking import SERVERS, Clock, until
+from tests.mcp_servers.connections.hearing import Ears
 
 
 @pytest.fixture
@@ -20,6 +24,30 @@ async def connections(clock: Clock) -> AsyncIterator[Connections]:
     made = Connections(clock=clock)
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def ears() -> AsyncIterator[Ears]:
+    made = Ears()
+    yield made
+    await made.connections.close()
+
+
+@pytest.fixture
+async def listening_to(ears: Ears) -> AsyncIterator[Callable[[Endpoint], Any]]:
+    """Return a function that listens until the test is over, and returns when granted."""
+    tasks = []
+
+    async def begin(endpoint: Endpoint) -> asyncio.Task[None]:
+        task = asyncio.create_task(ears.listen(endpoint))
+        tasks.append(task)
+        await until(lambda: ears.granted or task.done())
+        return task
+
+    yield begin
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.fixture(scope="session")

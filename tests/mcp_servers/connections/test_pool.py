@@ -167,6 +167,76 @@ async def test_sweeping_goes_on_by_itself(clock: Clock, monkeypatch: pytest.Monk
     await connections.close()
 
 
+# --- old ones
+
+DAY_S = 86_400
+
+
+async def test_an_old_child_is_replaced_between_two_calls(connections: Connections, clock: Clock):
+    endpoint, holder = scripted(), "server:1:somebody"
+    await call(connections, endpoint, "echo", holder=holder)
+    first = connections._seats._seats[endpoint.server_id, holder].connection
+    clock.now += DAY_S - 1
+    await call(connections, endpoint, "echo", holder=holder)
+    assert connections._seats._seats[endpoint.server_id, holder].connection is first
+    clock.now += 1
+    assert text_of(await call(connections, endpoint, "echo", holder=holder)) == "{}"
+    assert connections._seats._seats[endpoint.server_id, holder].connection is not first
+    await connections.sweep()
+    await until(lambda: not first.alive)
+
+
+async def test_an_old_child_at_work_is_not_interrupted(connections: Connections, clock: Clock):
+    endpoint, holder = scripted(), "server:1:somebody"
+    await call(connections, endpoint, "echo", holder=holder)
+    first = connections._seats._seats[endpoint.server_id, holder].connection
+    working = asyncio.ensure_future(
+        call(connections, endpoint, "hang", holder=holder, timeout_s=0.5)
+    )
+    await until(lambda: first.busy)
+    clock.now += DAY_S
+    await connections.sweep()
+    await call(connections, endpoint, "echo", holder=holder)
+    assert first.alive
+    with pytest.raises(UpstreamError) as error:
+        await working
+    assert error.value.code == "call_timeout"
+    await connections.sweep()
+    await until(lambda: not first.alive)
+
+
+async def test_a_child_that_gave_up_its_place_still_counts(clock: Clock):
+    connections = Connections(clock=clock, children=1)
+    endpoint, holder = scripted(), "server:1:somebody"
+    await call(connections, endpoint, "echo", holder=holder)
+    working = asyncio.ensure_future(call(connections, endpoint, "hang", holder=holder))
+    first = connections._seats._seats[endpoint.server_id, holder].connection
+    await until(lambda: first.busy)
+    clock.now += DAY_S
+    await connections.sweep()
+    with pytest.raises(UpstreamError) as error:
+        await call(connections, endpoint, "echo", holder=holder)
+    assert "server processes are at work" in str(error.value)
+    await connections.forget(endpoint.server_id)
+    with pytest.raises(UpstreamError):
+        await working
+    await connections.close()
+
+
+async def test_a_sessions_child_is_never_replaced_under_it(connections: Connections, clock: Clock):
+    endpoint = scripted()
+    await call(connections, endpoint, "echo")
+    first = connections._seats._seats[endpoint.server_id, HOLDER].connection
+    for _ in range(DAY_S // 200):
+        clock.now += 200
+        seat = connections._seats._seats[endpoint.server_id, HOLDER]
+        seat.used_at = clock.now
+        await connections.sweep()
+    clock.now += 200
+    await call(connections, endpoint, "echo")
+    assert connections._seats._seats[endpoint.server_id, HOLDER].connection is first
+
+
 # --- how many
 
 

@@ -4,14 +4,11 @@ import asyncio
 import json
 from dataclasses import replace
 from typing import Any
-from uuid import uuid4
 
 import pytest
 
-from bonobot.lib.runtime import runtime
-from mcp_servers.connections import children, pool
+from mcp_servers.connections import children
 from mcp_servers.connections.containment import GROUP
-from mcp_servers.connections.last_words import last_words
 from mcp_servers.connections.pool import Connections
 from tests.mcp_servers.connections.asking import (
     HOLDER,
@@ -67,6 +64,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_server(connections: Connecti
 
 async def test_answers_nobody_asked_for_are_dropped(connections: Connections):
     endpoint = scripted()
+    await call(connections, endpoint, "echo")  # so that the limit is none of starting
     error = await failure(call(connections, endpoint, "wrong_id", timeout_s=LIMIT_S))
     assert error.code == "call_timeout"
     assert text_of(await call(connections, endpoint, "twice")) == "first"
@@ -286,15 +284,3 @@ async def test_what_is_kept_of_stderr_shows_no_secret(connections: Connections):
     kept = connections.stderr_tail(endpoint.server_id)
     assert "tok-in" not in kept
     assert "\x1b" not in kept
-
-
-async def test_the_process_tells_what_its_own_children_wrote():
-    shared = pool.connections()
-    endpoint = scripted(env={})
-    own = runtime()
-    try:
-        await asyncio.to_thread(own.call, call, shared, endpoint, "echo")
-        assert "started" in last_words(endpoint.server_id)
-        assert last_words(uuid4()) == ""
-    finally:
-        await asyncio.to_thread(own.call, shared.forget, endpoint.server_id)
