@@ -1,7 +1,8 @@
 """Pin definitions: a person approves what a server declared, exactly as they saw it (X3).
 
 The approval names the digest that was shown. A definition that changed in between stays as it was
-and is reported as skipped, so that nobody approves what they didn't read.
+and is reported as skipped, so that nobody approves what they didn't read. One whose text reads like
+orders to a model (soft findings) is approved only by name; "all that wait" leaves it out.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,10 +21,14 @@ from mcp_servers.models import Definition, Server
 
 @dataclass(frozen=True)
 class Approval:
-    """What an approval did: names pinned, and names that were not (changed, refused or gone)."""
+    """What an approval did: names pinned, and names that were not.
+
+    `skipped`: changed, refused or gone. `held`: suspicious text, to be approved by name.
+    """
 
     approved: tuple[str, ...]
     skipped: tuple[str, ...]
+    held: tuple[str, ...] = ()
 
 
 def approve(
@@ -31,13 +36,19 @@ def approve(
 ) -> Approval:
     """Pin definitions of `server`: those in `seen` (id → digest shown), or all that wait.
 
+    All that wait are those without findings; the others come back as `held`.
+
     Raises `Forbidden` without the right, `Conflict` (code `nothing_approved`) when not one of the
     named definitions could be approved.
     """
     principal.require(Action.APPROVE_DEFINITIONS)
-    waiting = server.definitions.waiting()
+    held: tuple[str, ...] = ()
     if seen is None:
-        chosen = {row.pk: row.digest for row in waiting.only("pk", "digest")}
+        waiting = list(
+            server.definitions.waiting().only("pk", "name", "kind", "digest", "findings")
+        )
+        chosen = {row.pk: row.digest for row in waiting if not row.findings}
+        held = tuple(str(row) for row in waiting if row.findings)
     else:
         chosen = dict(seen)
     names = dict(server.definitions.filter(pk__in=chosen).values_list("pk", "name"))
@@ -59,12 +70,17 @@ def approve(
                 remedy="Reload, read them again, and approve what you see.",
             )
     skipped = [names.get(pk, str(pk)) for pk in chosen if pk not in set(pinned)]
-    return Approval(tuple(names[pk] for pk in pinned), tuple(skipped))
+    return Approval(tuple(names[pk] for pk in pinned), tuple(skipped), held)
 
 
 def pin_all(server: Server, definitions: Iterable[Definition], by: str) -> None:
-    """Pin what the server's own approval mode trusts (`first`, `always`), inside a `change`."""
+    """Pin what the server's own approval mode trusts (`first`, `always`), inside a `change`.
+
+    `first` trusts no text with findings; `always` is the platform administrator's explicit choice.
+    """
     for row in definitions:
+        if row.findings and server.approval != Server.Approval.ALWAYS:
+            continue
         _pin(server, row.pk, row.digest, by)
 
 

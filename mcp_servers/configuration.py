@@ -6,10 +6,9 @@ it into what is stored: public parts and secret values apart. Reading back shows
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from django.conf import settings
 
@@ -18,19 +17,24 @@ from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Forbidden, Invalid
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
+from mcp_servers.confining import Box, check_box
+from mcp_servers.kept_secrets import SecretKey, keep_from_strangers
 from mcp_servers.launchers import check_launcher
 from mcp_servers.models import Launcher, Secret, Server
 from mcp_servers.naming import check_name
 from mcp_servers.oauth import sign_in
+from mcp_servers.openapi import members
+from mcp_servers.pricing import priced
 
 HTTP_NAMES = frozenset({"http", "streamable_http", "streamable-http", "sse"})
 STDIO_FIELDS = frozenset({"command", "args", "env", "cwd"})
 HTTP_FIELDS = frozenset({"url", "headers"})
+OPENAPI_FIELDS = HTTP_FIELDS | members.FIELDS
 # Each sign-in's members: those that are kept in the open, and those that are sealed.
 AUTH_FIELDS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "none": (frozenset(), frozenset()),
     "bearer_token": (frozenset(), frozenset({"token"})),
-    "api_key": (frozenset({"header"}), frozenset({"key"})),
+    "api_key": (frozenset({"header", "in"}), frozenset({"key"})),
     "oauth2": (sign_in.PUBLIC, sign_in.SEALED),
 }
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -42,12 +46,13 @@ _OURS = re.compile(
 )
 _OURS_ENV = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL|LD_.*|DYLD_.*")
 
-SecretKey = tuple[str, str]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSpec:
-    """What a person says about a server; the shapes are those of FEATURES A2 and A3."""
+    """What a person says about a server; the shapes are those of FEATURES A2 and A3.
+
+    `confinement` and `network` that aren't said stay as they are.
+    """
 
     name: str
     transport_type: str
@@ -57,13 +62,23 @@ class ServerSpec:
     description: str = ""
     approval: str = Server.Approval.MANUAL
     allow_private: bool = False
+    only_tools: Sequence[str] | None = None  # globs; None keeps what is stored
+    confinement: str | None = None
+    network: str | None = None
+    call_price: int | None = None  # micro-dollars; None keeps what is stored, so do the next two
+    second_price: int | None = None
+    calls_per_minute: int | None = None  # 0: no limit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """A specification that holds: columns for the row, and secrets (None keeps what is stored)."""
+    """A specification that holds: columns for the row, and secrets (None keeps what is stored).
+
+    `document` is an API's, where one was given.
+    """
 
     columns: dict[str, Any]
+    document: str | None = field(default=None, repr=False)
     secrets: dict[SecretKey, str | None] = field(repr=False)
 
 
@@ -77,18 +92,24 @@ def check(
     """
     name = _name(spec.name)
     transport = _transport(spec.transport_type)
+    document = None
     if transport == Server.Transport.STDIO:
         _may_set_command(principal, spec, old=old, by_preset=by_preset)
         config, secrets = _stdio(spec.endpoint_config)
     else:
-        config, secrets = _http(principal, spec)
+        config, secrets = _http(spec, transport)
+    if transport == Server.Transport.OPENAPI:
+        public, document = members.check(spec.endpoint_config, spec.allow_private, old)
+        config |= public
+    wanted = Box(spec.confinement, spec.network)
+    box = check_box(principal, transport, wanted, old=old, by_preset=by_preset)
     _masks_stand_for_something(secrets, old)
     auth_type, auth_config, credentials = _auth(spec.auth_config, old)
+    _key_has_a_place(auth_type, auth_config, transport)
     if auth_type == Server.Auth.OAUTH2:
         _signs_in_over_http(transport)
         sign_in.check_urls(auth_config, allow_private=spec.allow_private)
-    if old is not None and _moved(old, config):
-        _refuse_kept(secrets | credentials)
+    keep_from_strangers(old, config, secrets | credentials)
     return Checked(
         columns={
             "name": name,
@@ -100,28 +121,21 @@ def check(
             "enabled": bool(spec.enabled),
             "approval": _approval(principal, spec.approval, old),
             "allow_private": _private(principal, spec.allow_private, old),
+            **(box.columns() | _only_tools(spec) | priced(spec)),
         },
         secrets=secrets | credentials,
+        document=document,
     )
 
 
-def _moved(old: Server, config: Mapping[str, Any]) -> bool:
-    """Tell whether the server would be reached at another origin than before."""
-    before, now = (urlsplit(str(one.get("url", ""))) for one in (old.endpoint_config, config))
-    return (before.scheme, before.netloc) != (now.scheme, now.netloc)
+def allowed_launchers() -> frozenset[str]:
+    """Return the programs that may start a stdio server: by setting, and those added here."""
+    added = Launcher.objects.values_list("command", flat=True)
+    return frozenset((*settings.BONOBOT_LAUNCHERS, *added))
 
 
-def _refuse_kept(secrets: Mapping[SecretKey, str | None]) -> None:
-    """Refuse to send a stored value to a host that it was not entered for."""
-    for (place, name), value in secrets.items():
-        if value is None:
-            members = {Secret.Placement.HEADER: "endpoint_config.headers."}
-            raise Invalid(
-                f"The stored value of `{name}` was entered for another address.",
-                code="credential_needed",
-                field=f"{members.get(Secret.Placement(place), 'auth_config.')}{name}",
-                remedy="Enter it again for the new address, or leave it out.",
-            )
+def _only_tools(spec: ServerSpec) -> dict[str, list[str]]:
+    return {} if spec.only_tools is None else {"only_tools": list(spec.only_tools)}
 
 
 def shown_endpoint(server: Server) -> dict[str, Any]:
@@ -153,13 +167,16 @@ def _name(name: Any) -> str:
 def _transport(value: Any) -> str:
     if value == Server.Transport.STDIO:
         return Server.Transport.STDIO
+    if value == Server.Transport.OPENAPI:
+        return Server.Transport.OPENAPI
     if value in HTTP_NAMES:
         return Server.Transport.HTTP
     raise Invalid(
         f"There is no transport {value!r}.",
         code="unknown_transport",
         field="transport_type",
-        remedy="Use `stdio` for a local program, or `http` for a URL (HTTP+SSE is detected).",
+        remedy="Use `stdio` for a local program, `http` for a URL (HTTP+SSE is detected), or "
+        "`openapi` for a REST API.",
     )
 
 
@@ -230,8 +247,7 @@ def _stdio(raw: Any) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
             remedy='Write each argument by itself: ["-y", "package@1.2.3"].',
         )
     _filled(args, "endpoint_config.args")
-    added = Launcher.objects.values_list("command", flat=True)
-    check_launcher(command, args, allowed={*settings.BONOBOT_LAUNCHERS, *added})
+    check_launcher(command, args, allowed=allowed_launchers())
     public: dict[str, Any] = {"command": command, "args": args}
     if cwd:
         _filled([cwd], "endpoint_config.cwd")
@@ -242,10 +258,9 @@ def _stdio(raw: Any) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
     return public, secrets
 
 
-def _http(
-    principal: Principal, spec: ServerSpec
-) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
-    config = _members(spec.endpoint_config, HTTP_FIELDS, "endpoint_config")
+def _http(spec: ServerSpec, transport: str) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
+    known = HTTP_FIELDS if transport == Server.Transport.HTTP else OPENAPI_FIELDS
+    config = _members(spec.endpoint_config, known, "endpoint_config")
     url = config.get("url")
     if not isinstance(url, str) or not url.strip():
         raise Invalid(
@@ -358,12 +373,24 @@ def _auth(
 
 
 def _signs_in_over_http(transport: str) -> None:
-    if transport != Server.Transport.HTTP:
+    if transport == Server.Transport.STDIO:
         raise Invalid(
             "OAuth is for servers over HTTP.",
             field="auth_config.type",
             remedy="Give a stdio server its credentials as environment variables.",
         )
+
+
+def _key_has_a_place(kind: str, details: Mapping[str, Any], transport: str) -> None:
+    """Raise `Invalid` where an API key would go to where nothing of ours is sent."""
+    place = details.get("in", "header") if kind == Server.Auth.API_KEY else "header"
+    if place == "header" or (transport == Server.Transport.OPENAPI and place in members.KEY_PLACES):
+        return
+    raise Invalid(
+        f"An API key can't be sent in {place!r} here.",
+        field="auth_config.in",
+        remedy="Use `header`; an API that wants it takes `query` or `cookie` too.",
+    )
 
 
 def _credentials(old: Server | None) -> list[Secret]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 
+from mcp_servers.connections.confinement import Confinement
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.limits import Limits
 from mcp_servers.models import Secret, Server
@@ -29,13 +30,14 @@ def endpoint_of(server: Server) -> Endpoint:
         "server_id": server.pk,
         "name": server.name,
         "organization_id": server.organization_id,
-        "transport": "stdio" if server.transport_type == Server.Transport.STDIO else "http",
+        "transport": server.transport_type,
         "command": config.get("command", ""),
         "args": tuple(config.get("args", ())),
         "env": sealed[Secret.Placement.ENV],
         "cwd": config.get("cwd") or None,
         "url": config.get("url", ""),
         "headers": sealed[Secret.Placement.HEADER] | _sign_in(server, credentials),
+        "operations": frozenset(config.get("operations", ())),
         "allow_private": server.allow_private,
         "era": _era(server.era),
         "discovery": server.discovery,
@@ -45,16 +47,30 @@ def endpoint_of(server: Server) -> Endpoint:
         "max_line": settings.BONOBOT_MAX_LINE,
         "max_body": settings.BONOBOT_MAX_BODY,
         "max_definitions": settings.BONOBOT_MAX_DEFINITIONS,
-        "limits": Limits(
-            memory_mib=settings.BONOBOT_STDIO_MEMORY_MIB,
-            processes=settings.BONOBOT_STDIO_PROCESSES,
-            open_files=settings.BONOBOT_STDIO_OPEN_FILES,
-            cpu_s=settings.BONOBOT_STDIO_CPU_S,
-        ),
+        "limits": _limits(),
+        "confinement": _confinement(server),
     }
+    if place := _key_place(server):
+        common[place] = {server.auth_config.get("header", ""): credentials.get("key", "")}
     if server.auth_type == Server.Auth.OAUTH2:
         return OAuthEndpoint(**common, account=account_of(server, credentials))
     return Endpoint(**common)
+
+
+def _limits() -> Limits:
+    return Limits(
+        memory_mib=settings.BONOBOT_STDIO_MEMORY_MIB,
+        processes=settings.BONOBOT_STDIO_PROCESSES,
+        open_files=settings.BONOBOT_STDIO_OPEN_FILES,
+        cpu_s=settings.BONOBOT_STDIO_CPU_S,
+    )
+
+
+def _confinement(server: Server) -> Confinement:
+    kind: Any = server.confinement
+    network: Any = server.network
+    # Our keys and rows are there; even to read them is too much.
+    return Confinement(kind=kind, network=network, hidden=(str(settings.BONOBOT_VAR),))
 
 
 def account_of(server: Server, credentials: Mapping[str, str]) -> Account:
@@ -88,6 +104,14 @@ def _sign_in(server: Server, values: dict[str, str]) -> dict[str, str]:
     """Return the header that signs us in, if the server wants one."""
     if server.auth_type == Server.Auth.BEARER and values.get("token"):
         return {"Authorization": f"Bearer {values['token']}"}
-    if server.auth_type == Server.Auth.API_KEY and values.get("key"):
+    if server.auth_type == Server.Auth.API_KEY and values.get("key") and not _key_place(server):
         return {server.auth_config.get("header") or API_KEY_HEADER: values["key"]}
     return {}
+
+
+def _key_place(server: Server) -> str:
+    """Return which part of a request an API key goes to, "" where it is a header."""
+    places = {"query": "query", "cookie": "cookies"}
+    if server.auth_type != Server.Auth.API_KEY:
+        return ""
+    return places.get(server.auth_config.get("in", ""), "")

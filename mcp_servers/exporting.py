@@ -9,7 +9,9 @@ from typing import Any
 
 from mcp_servers.configuration import shown_endpoint
 from mcp_servers.models import Secret, Server
+from mcp_servers.openapi.documents import document_of
 from mcp_servers.placeholders import references
+from mcp_servers.pricing import PRICED
 
 _MEMBERS = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
 
@@ -35,15 +37,21 @@ class Names:
 def as_client_file(servers: Iterable[Server]) -> dict[str, Any]:
     """Return servers in the words of MCP clients: `{"mcpServers": {name: {…}}}`.
 
-    A sign-in becomes the header that it sends; OAuth, for which there is none, is left out.
+    A sign-in becomes the header that it sends; OAuth, for which there is none, is left out, and so
+    are APIs.
     """
     names = Names()
-    return {"mcpServers": {server.name: _for_clients(server, names) for server in servers}}
+    # Clients speak MCP: an API is none of their servers.
+    found = {server.name: _for_clients(server, names) for server in servers if server.speaks_mcp}
+    return {"mcpServers": found}
 
 
 def described(server: Server, names: Names) -> dict[str, Any]:
     """Return everything that is configured of a server, in the members that an import reads."""
     found: dict[str, Any] = {"transport_type": server.transport_type, **_endpoint(server, names)}
+    if not server.speaks_mcp and not server.endpoint_config.get("document_url"):
+        row = document_of(server)
+        found["document"] = row.text if row else ""
     if server.auth_type != Server.Auth.NONE:
         secrets = {s.name: names.placeholder(server.slug, s.name) for s in _credentials(server)}
         found["auth_config"] = {"type": server.auth_type, **server.auth_config, **secrets}
@@ -51,9 +59,12 @@ def described(server: Server, names: Names) -> dict[str, Any]:
     found["approval"] = server.approval
     if server.allow_private:
         found["allow_private"] = True
+    if server.confinement != Server.Confinement.NONE:
+        found |= {"confinement": server.confinement, "network": server.network}
+    found |= {name: getattr(server, name) for name in PRICED if getattr(server, name)}
     if server.description:
         found["description"] = server.description
-    return found
+    return found | _kept_to(server)
 
 
 def _endpoint(server: Server, names: Names) -> dict[str, Any]:
@@ -74,7 +85,11 @@ def _for_clients(server: Server, names: Names) -> dict[str, Any]:
             found.setdefault("headers", {}).update(header)
     if not server.enabled:
         found["disabled"] = True
-    return found
+    return found | _kept_to(server)
+
+
+def _kept_to(server: Server) -> dict[str, Any]:
+    return {"allowed_tools": server.only_tools} if server.only_tools else {}
 
 
 def _signing_header(server: Server, names: Names) -> dict[str, str]:

@@ -1,13 +1,15 @@
 """Health: ask servers in the background, each in its own time (FEATURES D9).
 
-A check is cheap where the server was discovered within a day; otherwise it is a discovery. Checks
-of different servers run beside each other, so one that hangs delays none.
+A check is cheap while what was discovered is still good; otherwise it is a discovery. Checks of
+different servers run beside each other, so one that hangs delays none.
 """
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from datetime import timedelta
 from time import perf_counter
+from typing import Any
 from uuid import UUID
 
 from django.utils import timezone
@@ -19,12 +21,15 @@ from mcp_servers.connections.pool import connections
 from mcp_servers.discovery import discover
 from mcp_servers.endpoints import endpoint_of
 from mcp_servers.models import Check, Server
+from mcp_servers.oauth.signing import for_background
+from mcp_servers.standing import standing
 from mcp_servers.status import pause, record_contact, record_failure
 
 logger = logging.getLogger(__name__)
 
 SYSTEM = Actor(kind="system", id="health", label="health check")
-REDISCOVER_AFTER = timedelta(hours=24)
+FRESH_AT_LEAST = timedelta(seconds=60)
+FRESH_AT_MOST = timedelta(hours=24)
 BESIDE_EACH_OTHER = 32
 
 
@@ -38,6 +43,15 @@ def claim_due(limit: int = 500) -> list[UUID]:
     return claimed
 
 
+def freshness(discovery: Mapping[str, Any] | None) -> timedelta:
+    """Return how long a discovery is good: by its `ttlMs`, a day where it says none."""
+    ttl_ms = (discovery or {}).get("ttlMs")
+    if not isinstance(ttl_ms, int) or isinstance(ttl_ms, bool):
+        return FRESH_AT_MOST
+    ceiling_ms = FRESH_AT_MOST // timedelta(milliseconds=1)
+    return max(FRESH_AT_LEAST, timedelta(milliseconds=max(0, min(ttl_ms, ceiling_ms))))
+
+
 async def check_all(server_ids: list[UUID]) -> None:
     """Check these servers beside each other; failures are recorded, never raised."""
     gate = asyncio.Semaphore(BESIDE_EACH_OTHER)
@@ -48,24 +62,40 @@ async def check_all(server_ids: list[UUID]) -> None:
                 await check(server_id)
             except Problem as problem:
                 logger.warning("check of server %s failed: %s", server_id, problem.code)
+            except Exception:
+                # A fault of ours at one server neither ends the others' checks nor leaves this
+                # one looking as if it were being asked.
+                logger.exception("check of server %s broke off", server_id)
+                await runtime().orm(record_failure, server_id, Check.Kind.HEALTH, _broken())
 
     async with asyncio.TaskGroup() as group:
         for server_id in server_ids:
             group.create_task(one(server_id))
 
 
+def _broken() -> Problem:
+    return Problem(
+        "Checking this server failed in Bonobot itself.",
+        code="internal_error",
+        remedy="The log says where; it is asked again.",
+    )
+
+
 async def check(server_id: UUID) -> None:
-    """Ask one server whether it is there; discover it again once a day."""
+    """Ask one server whether it is there; discover it again where that was too long ago."""
     orm = runtime().orm
-    server = await orm(Server.objects.get, pk=server_id)
+    server = await orm(Server.objects.select_related("watch").get, pk=server_id)
+    heard = standing(server).state == "listening"
+    good_for = FRESH_AT_MOST if heard else freshness(server.discovery)
     seen = server.discovered_at
-    if seen is None or timezone.now() - seen > REDISCOVER_AFTER:
+    # Without a discovery its address, or what was chosen of it, is another one than before.
+    if seen is None or server.discovery is None or timezone.now() - seen > good_for:
         await discover(server_id, actor=SYSTEM)
         return
     method = "server/discover" if server.era == "modern" else "ping"
     began = perf_counter()
     try:
-        endpoint = await orm(endpoint_of, server)
+        endpoint = await for_background(await orm(endpoint_of, server))
         await connections().request(endpoint, method, {}, holder=f"server:{server_id}:health")
     except Problem as problem:
         await orm(record_failure, server_id, Check.Kind.HEALTH, problem)

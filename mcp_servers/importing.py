@@ -5,7 +5,7 @@ happens. Whoever asked then adds the entries that are ready, each whole or not a
 keep their problems.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,7 +28,8 @@ class Choices:
 
     `values` fills parameters by name; `allow_private` and `chosen` name entries (None: all that are
     sound); names must be free in `scope_id` (None: the pool); `taken_over` names members that the
-    caller itself understands. Nothing outside the text is ever read for a value.
+    caller itself understands; `only_tools` are the tools that entries are kept to. Nothing outside
+    the text is ever read for a value.
     """
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -36,6 +37,7 @@ class Choices:
     chosen: Collection[str] | None = None
     scope_id: UUID | None = None
     taken_over: Collection[str] = ()
+    only_tools: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,11 @@ def _planned(
         return bare
     private = _is_private(entry)
     allowed = private and entry.name in choices.allow_private
-    spec = ServerSpec(**entry.configuration(), allow_private=allowed)
+    spec = ServerSpec(
+        **entry.configuration(),
+        allow_private=allowed,
+        only_tools=choices.only_tools.get(entry.name),
+    )
     try:
         check_name(entry.name, taken)
         check(principal, spec)

@@ -9,9 +9,14 @@ from bonobot.ledger.changes import change
 from bonobot.lib.problems import Conflict
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
+from mcp_servers import outages
 from mcp_servers.configuration import Checked, ServerSpec, check
-from mcp_servers.models import Preset, Secret, Server
+from mcp_servers.models import ApiDocument, Preset, Secret, Server
 from mcp_servers.naming import check_name, slugify
+from mcp_servers.oauth.accounts import Account
+from mcp_servers.oauth.parting import account_of_server, part
+from mcp_servers.openapi.documents import keep_document
+from mcp_servers.stopping import close_stopped
 
 
 def add(
@@ -38,6 +43,7 @@ def add(
     with change(**_what(principal, server, "server_added")):
         _save(server)
         _seal(server, checked)
+        keep_document(server, checked.document)
     return server
 
 
@@ -46,9 +52,10 @@ def alter(principal: Principal, server: Server, spec: ServerSpec) -> Server:
     principal.require(Action.MANAGE_SERVERS)
     checked = check(principal, spec, old=server)
     was = {name: getattr(server, name) for name in checked.columns}
+    before = account_of_server(server)
     for name, value in checked.columns.items():
         setattr(server, name, value)
-    if was["endpoint_config"] != server.endpoint_config:
+    if was["endpoint_config"] != server.endpoint_config or checked.document is not None:
         server.era, server.discovery = "", None
     server.next_check_at = None
     server.status = Server.Status.DISCONNECTED if server.enabled else Server.Status.DISABLED
@@ -57,11 +64,18 @@ def alter(principal: Principal, server: Server, spec: ServerSpec) -> Server:
     with change(**_what(principal, server, "server_changed", {"changed": changed})):
         _save(server)
         _seal(server, checked)
+        _part_from(server, before, principal)
+        if server.speaks_mcp and was["transport_type"] == Server.Transport.OPENAPI:
+            ApiDocument.objects.filter(server=server).delete()
+        keep_document(server, checked.document)
     return server
 
 
 def switch(principal: Principal, server: Server, *, enabled: bool) -> None:
-    """Switch a server on or off for everybody; off holds on the very next call."""
+    """Switch a server on or off for everybody.
+
+    Off holds on the very next call, and what is open at it is closed: children, connections.
+    """
     principal.require(Action.MANAGE_SERVERS)
     action = "server_enabled" if enabled else "server_disabled"
     with change(**_what(principal, server, action)):
@@ -70,14 +84,30 @@ def switch(principal: Principal, server: Server, *, enabled: bool) -> None:
             status=Server.Status.DISCONNECTED if enabled else Server.Status.DISABLED,
             next_check_at=None,
         )
+        if not enabled:
+            outages.abandon(server)
+            close_stopped()
     server.refresh_from_db()
 
 
 def remove(principal: Principal, server: Server) -> None:
     """Delete a server with its definitions and secrets; the audit keeps its name."""
     principal.require(Action.MANAGE_SERVERS)
+    account = account_of_server(server)
     with change(**_what(principal, server, "server_removed")):
+        if account is not None:
+            part(server, account, principal.actor, server.grants.all(), unregister=True)
         server.delete()
+        close_stopped()
+
+
+def _part_from(server: Server, before: Account | None, principal: Principal) -> None:
+    """Withdraw the tokens that were given for another sign-in than the server's is now."""
+    if before is None:
+        return
+    now = account_of_server(server)
+    if now is None or now.binding != before.binding:
+        part(server, before, principal.actor, server.grants.all(), unregister=True)
 
 
 def _what(

@@ -1,4 +1,5 @@
-"""The process in which strangers' schemas may take as long as they like, until it is killed.
+"""The process in which strangers' schemas and documents may take as long as they like, until it
+is killed.
 
 Reads one JSON request a line and answers with one JSON line. It has no environment, no rows and no
 network to lose; a timer of the kernel ends it when one request has used its processor time, however
@@ -11,6 +12,7 @@ import signal
 import sys
 from typing import Any
 
+from mcp_servers.openapi.outlining import outline
 from mcp_servers.schemas import judge, violation
 
 MEMORY = 1024 * 1024 * 1024  # bytes of address space
@@ -35,6 +37,14 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         if request["task"] == "judge":
             judgement = judge(request["schema"])
             return {"verdict": judgement.verdict, "reason": judgement.reason}
+        if request["task"] == "outline":
+            return {
+                "outline": outline(
+                    request["text"],
+                    document_url=request["document_url"],
+                    chosen=request["chosen"],
+                )
+            }
         found = violation(request["schema"], request["arguments"])
     except (RecursionError, MemoryError):
         return {"gave_up": True}

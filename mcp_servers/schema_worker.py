@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -29,6 +29,8 @@ CHILDREN = 2
 MOST_WAITING = 64
 CHECK_CPU_S, CHECK_S = 0.25, 1.0
 JUDGE_CPU_S, JUDGE_S = 2.0, 5.0
+OUTLINE_CPU_S, OUTLINE_S = 15.0, 30.0
+MOST_OUTLINES = 8
 START_S = 30.0
 
 Answer = dict[str, Any]
@@ -80,6 +82,34 @@ async def judge_all(schemas: Sequence[Any]) -> list[Judgement]:
     return judgements
 
 
+def outline(
+    text: str, *, document_url: str = "", chosen: Collection[str] | None = None
+) -> dict[str, Any]:
+    """Return the outline of an OpenAPI document (`mcp_servers.openapi.outlining`).
+
+    Blocks for up to 30 s: never call it on the loop. Raises `Invalid` for a document that can't be
+    read, or not in time, and `Unavailable` (`validation_busy`).
+    """
+    request = {
+        "text": text,
+        "document_url": document_url,
+        "chosen": None if chosen is None else sorted(chosen),
+    }
+    answer = _submit("outline", request, OUTLINE_CPU_S, OUTLINE_S).result()
+    if answer is None or "gave_up" in answer:
+        raise Invalid(
+            "The document takes too long to read.",
+            code="too_large",
+            field="document",
+            remedy="Cut it down to the operations that you need.",
+        )
+    found: dict[str, Any] = answer["outline"]
+    if problem := found.get("problem"):
+        known = {name: problem.pop(name, "") for name in ("detail", "code", "field", "remedy")}
+        raise Invalid(known.pop("detail"), **known, extra=problem)
+    return found
+
+
 def close() -> None:
     """End the children of this process; the next check starts new ones."""
     for key in [key for key in _pools if key[0] == os.getpid()]:
@@ -90,10 +120,14 @@ async def _confined(
     task: str, request: dict[str, Any], *, cpu_s: float, limit_s: float
 ) -> Answer | None:
     """Return a child's answer, or None where it gave up or had to be killed."""
-    answer = await asyncio.wrap_future(
-        _pool(task).submit({"task": task, "cpu_s": cpu_s, **request}, limit_s)
-    )
+    answer = await asyncio.wrap_future(_submit(task, request, cpu_s, limit_s))
     return None if answer is None or "gave_up" in answer else answer
+
+
+def _submit(
+    task: str, request: dict[str, Any], cpu_s: float, limit_s: float
+) -> "Future[Answer | None]":
+    return _pool(task).submit({"task": task, "cpu_s": cpu_s, **request}, limit_s)
 
 
 class _Child:
@@ -193,10 +227,9 @@ def _pool(task: str) -> _Pool:
     key = (os.getpid(), task)
     with _making:
         if key not in _pools:
-            judges = task == "judge"
             # Each discovery waits with one schema at a time, so these are as many as servers.
-            waiting = sys.maxsize // 2 if judges else MOST_WAITING
-            _pools[key] = _Pool(1 if judges else CHILDREN, waiting)
+            sizes = {"judge": (1, sys.maxsize // 2), "outline": (1, MOST_OUTLINES)}
+            _pools[key] = _Pool(*sizes.get(task, (CHILDREN, MOST_WAITING)))
         return _pools[key]
 
 

@@ -9,9 +9,12 @@ from django.utils import timezone
 
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from mcp_servers import outages, outputs, staleness
 from mcp_servers.discovery import discover
 from mcp_servers.health import SYSTEM, check_all, claim_due
 from mcp_servers.models import Check
+from mcp_servers.oauth.leavers import forget_leavers
+from mcp_servers.rereading import take_up
 
 logger = logging.getLogger(__name__)
 
@@ -20,10 +23,15 @@ HISTORY_KEPT = timedelta(days=30)
 
 @shared_task
 def check_due() -> int:
-    """Check every server whose time has come; return how many."""
+    """Check every server whose time has come; return how many.
+
+    Those whose catalogue was marked as out of date, and read by nobody, are read again too.
+    """
     claimed = claim_due()
     if claimed:
         runtime().spawn(check_all(claimed), name="health checks")
+    if stale := staleness.forgotten():
+        runtime().spawn(take_up(stale), name="read stale catalogues again")
     return len(claimed)
 
 
@@ -41,7 +49,13 @@ def discover_server(server_id: str) -> None:
 
 
 @shared_task
+def forget_who_left() -> int:
+    """Delete and withdraw the tokens of people who left; return how many grants."""
+    return forget_leavers()
+
+
+@shared_task
 def prune_checks() -> int:
-    """Delete health history older than thirty days; return how many rows."""
+    """Delete health history: checks and outages after thirty days, error output after a week."""
     old = Check.objects.filter(created_at__lt=timezone.now() - HISTORY_KEPT)
-    return old.delete()[0]
+    return int(old.delete()[0]) + outages.prune(HISTORY_KEPT) + outputs.prune()

@@ -11,30 +11,32 @@ from uuid import UUID
 from django import forms
 from django.contrib import messages
 from django.db import transaction
-from django.db.models import F
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.admin import Checkbox, PasswordInput, TextInput
-from bonobot.lib.problems import NotFound, Problem
+from bonobot.lib.problems import Problem
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import refuse, screen
 from mcp_servers import registration
 from mcp_servers.admin.forms import PLACES, ServerForm
-from mcp_servers.configuration import ServerSpec
+from mcp_servers.configuration import ServerSpec, allowed_launchers
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.catalogue import fill
+from mcp_servers.presets.folders import KINDS, allowed_folders
+from mcp_servers.presets.using import preset_named, spec_from
 
 
 @dataclass(frozen=True, kw_only=True)
 class Destination:
     """Where a new server goes: the pool, or another scope, and what is done with it there.
 
-    `url` returns the address of a way to add (`form`, `presets`, `preset` with a slug, `paste`);
+    `url` returns the address of a way to add (`form`, `presets`, `preset` with a slug,
+    `paste`, `openapi`);
     `after` returns where to go once a server is there.
     """
 
@@ -55,7 +57,12 @@ class Destination:
 
     def ways(self, active: str) -> list[dict[str, Any]]:
         """Return the ways to add, as tabs."""
-        titles = {"presets": _("Preset"), "paste": _("Paste JSON"), "form": _("Form")}
+        titles = {
+            "presets": _("Preset"),
+            "paste": _("Paste JSON"),
+            "openapi": "OpenAPI",
+            "form": _("Form"),
+        }
         return [
             {"title": title, "url": self.url(way), "active": way == active}
             for way, title in titles.items()
@@ -98,17 +105,54 @@ def choose_preset(
 ) -> HttpResponseBase:
     """Show the gallery; search and categories narrow it."""
     principal.require(destination.needs)
-    offered = Preset.objects.offered_to(principal.organization_id)
+    offered = list(Preset.objects.offered_to(principal.organization_id))
     chosen = request.GET.get("category", "")
-    rows = [preset for preset in offered if chosen in ("", preset.category)]
+    launchers = allowed_launchers()
+    cards = [
+        Card(preset, destination.url("preset", preset.slug), _may_start(preset, launchers))
+        for preset in offered
+        if chosen in ("", preset.category)
+    ]
     return destination.screen(
         request,
         "presets",
         "servers/presets.html",
-        presets=[(preset, destination.url("preset", preset.slug)) for preset in rows],
+        cards=cards,
         categories=sorted({preset.category for preset in offered}),
         category=chosen,
+        other_ways=(destination.url("paste"), destination.url("form")),
     )
+
+
+@dataclass(frozen=True)
+class Card:
+    """A preset in the gallery: where it is filled in, and whether its program may be started."""
+
+    preset: Preset
+    url: str
+    may_start: bool
+
+    @property
+    def secrets(self) -> list[str]:
+        """Return the labels of the secrets that it needs."""
+        wanted = (p for p in self.preset.parameters if p.get("secret") and p.get("required", True))
+        return [visible(str(p.get("label") or p["name"]), 60) for p in wanted]
+
+    @property
+    def command(self) -> str:
+        """Return the launcher that it needs, or nothing."""
+        return visible(str(self.preset.endpoint_config.get("command", "")), 60)
+
+    @property
+    def words(self) -> str:
+        """Return everything that the search looks in."""
+        one = self.preset
+        parts = (one.name, one.slug, one.description, one.category, *one.replaces, *one.labels)
+        return visible(" ".join(parts), 2_000)
+
+
+def _may_start(preset: Preset, launchers: frozenset[str]) -> bool:
+    return preset.endpoint_config.get("command", "") in {"", *launchers}
 
 
 class PresetForm(forms.Form):
@@ -142,32 +186,39 @@ def fill_preset(
 ) -> HttpResponseBase:
     """Show a preset's parameters, or add the server."""
     principal.require(destination.needs)
-    preset = _preset(principal, slug)
+    preset = preset_named(principal, slug)
     form = PresetForm(principal, preset, request.POST if request.method == "POST" else None)
     if form.is_bound and form.is_valid():
         try:
-            spec = _spec(preset, form)
+            spec = _spec(principal, preset, form)
             server = destination.add(principal, spec, preset)
         except Problem as problem:
             refuse(form, problem, {p["name"]: _field(p["name"]) for p in preset.parameters})
         else:
             return _added(request, destination, server)
-    return destination.screen(request, "presets", "servers/preset.html", preset=preset, form=form)
+    return destination.screen(
+        request,
+        "presets",
+        "servers/preset.html",
+        preset=preset,
+        form=form,
+        may_start=_may_start(preset, allowed_launchers()),
+        folders=_folders(principal, preset),
+    )
 
 
-def _spec(preset: Preset, form: PresetForm) -> ServerSpec:
+def _folders(principal: Principal, preset: Preset) -> list[str]:
+    """Return where folders and files of a program's preset may lie."""
+    program = preset.transport_type == Server.Transport.STDIO
+    if not program or not any(p.get("kind") in KINDS for p in preset.parameters):
+        return []
+    return [str(folder) for folder in allowed_folders(principal.organization_id)]
+
+
+def _spec(principal: Principal, preset: Preset, form: PresetForm) -> ServerSpec:
     said = form.cleaned_data
     more = {"allow_private": True} if said.get("allow_private") else {}
-    return fill(preset, form.values(preset), name=said["name"], **more)
-
-
-def _preset(principal: Principal, slug: str) -> Preset:
-    offered = Preset.objects.offered_to(principal.organization_id).filter(slug=slug)
-    # The organization's own comes before the platform's of the same name.
-    found: Preset | None = offered.order_by(F("organization").desc(nulls_last=True)).first()
-    if found is None:
-        raise NotFound(f"There is no preset {slug!r}.", remedy="Choose one of the gallery.")
-    return found
+    return spec_from(principal, preset, form.values(preset), name=said["name"], **more)
 
 
 def _field(name: str) -> str:
@@ -193,4 +244,6 @@ def _parameter_field(parameter: dict[str, Any]) -> forms.Field:
 
 def _added(request: HttpRequest, destination: Destination, server: Server) -> HttpResponseRedirect:
     messages.success(request, _t("%(server)s was added.") % {"server": server})
+    if server.interactive:  # nothing can be asked of it before a person has signed in
+        return HttpResponseRedirect(reverse("oauth:start", args=[server.pk]))
     return HttpResponseRedirect(destination.after(server))

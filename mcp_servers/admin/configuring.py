@@ -9,6 +9,7 @@ from bonobot.lib.problems import Problem
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit, onward, refuse
 from mcp_servers import registration
+from mcp_servers.admin.apis import api_configuration
 from mcp_servers.admin.forms import PLACES, ServerForm, initial_of
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Server
@@ -18,6 +19,8 @@ from mcp_servers.models import Server
 def configuration(visit: Visit) -> HttpResponseBase:
     """Show the form, or change the server."""
     server: Server = visit.object
+    if not server.speaks_mcp:
+        return api_configuration(visit)
     posted = visit.request.POST if visit.request.method == "POST" else None
     form = ServerForm(visit.principal, posted, initial=initial_of(server))
     if posted is not None and form.is_valid():

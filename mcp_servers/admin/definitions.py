@@ -19,10 +19,13 @@ from django.utils.translation import ngettext
 from bonobot.lib.highlighting import difference
 from bonobot.lib.problems import Invalid
 from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import Visit, back
+from bonobot.tenancy.screens import Visit, back, fragment, onward
 from mcp_servers.admin.schema_rows import Row, rows
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.approval import approve, switch_definition, withdraw
+from mcp_servers.labelled import origin_of, set_labels, suggestion
+from mcp_servers.labelling import Labels, Origin, wider
+from mcp_servers.labels import Label
 from mcp_servers.models import Definition, Server
 
 SHOWN_AT_ONCE = 50
@@ -49,17 +52,39 @@ HINTS = (
     ("idempotentHint", _("says: repeatable"), "plain"),
     ("openWorldHint", _("says: reaches outside"), "plain"),
 )
+# What the labels say to people.
+WORDS = {
+    Label.PRIVATE_DATA: _("reads private data"),
+    Label.UNTRUSTED_CONTENT: _("brings in text that anybody may have written"),
+    Label.SENDS_OUT: _("can send something out"),
+}
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One definition as the page shows it."""
+    """One definition as the page shows it.
+
+    `labels` are those that count, `wider` what is suggested beyond those that a person set.
+    """
 
     row: Definition
     input: list[Row]
     output: list[Row]
     hints: list[tuple[Any, str]]
     difference: list[tuple[str, str]]
+    marked: list[tuple[str, bool]]
+    labels: Labels
+    wider: list[Any]
+
+    @property
+    def legs(self) -> list[tuple[Label, Any, bool]]:
+        """The three labels, their words, and whether they count."""
+        return [(label, words, label in self.labels) for label, words in WORDS.items()]
+
+    @property
+    def labelled(self) -> bool:
+        """Tell whether it is called, and so does something with what it touches."""
+        return self.row.kind != Definition.Kind.INSTRUCTIONS
 
     @property
     def seen(self) -> str:
@@ -71,9 +96,15 @@ class Shown:
         """Tell whether it can be approved."""
         return self.row.state in (Definition.State.PENDING, Definition.State.CHANGED)
 
+    @property
+    def held(self) -> bool:
+        """Tell whether it waits and was found to read like orders: approved by itself only."""
+        return self.waits and bool(self.row.findings)
 
-def shown(row: Definition) -> Shown:
+
+def shown(row: Definition, known: Origin) -> Shown:
     """Return a definition ready for the page."""
+    suggests = suggestion(row, known)
     payload = row.payload if isinstance(row.payload, dict) else {}
     said = payload.get("annotations")
     hints = said if isinstance(said, dict) else {}
@@ -85,7 +116,28 @@ def shown(row: Definition) -> Shown:
         output=rows(payload.get("outputSchema")),
         hints=[(text, tone) for name, text, tone in HINTS if hints.get(name) is True],
         difference=difference(row.pinned, row.payload) if changed else [],
+        labels=suggests if row.labels is None else tuple(Label(one) for one in row.labels),
+        wider=[WORDS[label] for label in wider(suggests, row.labels)],
+        marked=_marked(row),
     )
+
+
+def _marked(row: Definition) -> list[tuple[str, bool]]:
+    """Return the description in pieces, and of each whether something was found in it."""
+    spans = sorted(
+        (one.get("start", 0), one.get("end", 0))
+        for one in row.findings
+        if one.get("path") == "$.description"
+    )
+    pieces: list[tuple[str, bool]] = []
+    at = 0
+    for start, end in spans:
+        if end <= at:
+            continue
+        pieces.append((row.description[at:start], False))
+        pieces.append((row.description[max(start, at) : end], True))
+        at = end
+    return [piece for piece in (*pieces, (row.description[at:], False)) if piece[0]]
 
 
 @ServerAdmin.add_page("tools", _("Tools, resources, prompts"), order=20)
@@ -99,7 +151,8 @@ def definitions(visit: Visit) -> HttpResponseBase:
     kind, state, text = query.get("kind", ""), query.get("state", ""), query.get("q", "").strip()
     found = _filtered(server, kind, state, text)
     page = Paginator(found, SHOWN_AT_ONCE).get_page(query.get("page"))
-    items = [shown(row) for row in page]
+    known = origin_of(server)
+    items = [shown(row, known) for row in page]
     return visit.show(
         "servers/definitions.html",
         server=server,
@@ -107,10 +160,12 @@ def definitions(visit: Visit) -> HttpResponseBase:
         paged=page,
         kinds=[(slug, title) for slug, title, _kinds in KINDS],
         states=STATES,
+        label_words=list(WORDS.items()),
         kind=kind,
         state=state,
         q=text,
-        waiting_here=[item for item in items if item.waits],
+        waiting_here=[item for item in items if item.waits and not item.held],
+        held_here=[item for item in items if item.held],
         waiting_total=server.definitions.waiting().count(),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
         may_manage=visit.principal.may(Action.MANAGE_SERVERS),
@@ -144,6 +199,13 @@ def _do(visit: Visit) -> None:
         _approve(visit, posted.getlist("shown"))
     elif posted.get("do") == "ticked":
         _approve(visit, posted.getlist("seen"))
+    elif "label" in posted:
+        _label(visit, [posted["label"]], posted.getlist(f"legs-{posted['label']}"))
+    elif "unlabel" in posted:
+        _label(visit, [posted["unlabel"]], None)
+    elif posted.get("do") == "label":
+        chosen = [one.partition(":")[0] for one in posted.getlist("labelled")]
+        _label(visit, chosen, posted.getlist("legs"))
     elif "withdraw" in posted:
         row = _own(visit.object, posted["withdraw"])
         withdraw(visit.principal, row)
@@ -172,6 +234,19 @@ def _approve(visit: Visit, chosen: list[str]) -> None:
         names = ", ".join(done.skipped[:10])
         text = _t("Not approved, because they changed or are refused: %(names)s. Read them again.")
         messages.warning(visit.request, text % {"names": names})
+
+
+def _label(visit: Visit, chosen: list[str], labels: list[str] | None) -> None:
+    """Set what the chosen definitions do with what they touch; None: as suggested."""
+    if not chosen:
+        raise Invalid(
+            "Nothing is ticked.", field="labelled", remedy="Tick the tools that it is said of."
+        )
+    keys = [_uuid(one) for one in chosen]
+    rows = list(visit.object.definitions.filter(pk__in=keys))
+    set_labels(visit.principal, visit.object, rows, labels)
+    n = len(rows)
+    _say(visit.request, ngettext("%(n)d was labelled.", "%(n)d were labelled.", n), n=n)
 
 
 def _own(server: Server, pk: str) -> Definition:
@@ -209,3 +284,12 @@ def _arguments(arguments: Any) -> list[Row]:
 
 def _say(request: HttpRequest, text: str, **values: Any) -> None:
     messages.success(request, text % values)
+
+
+@ServerAdmin.add_page("arguments")
+def arguments(visit: Visit) -> HttpResponseBase:
+    """Return the arguments of one definition, as a piece of a page."""
+    if not (wanted := visit.request.GET.get("of")):
+        return onward(visit, "tools")
+    row = visit.object.definitions.get_or_404(visit.principal.organization_id, pk=wanted)
+    return fragment(visit.request, "servers/schema.html", rows=shown(row, Origin()).input)

@@ -1,18 +1,21 @@
 """The form of a server: what a person says, as a `ServerSpec`; secrets go in and never come out."""
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.lib.admin import Checkbox, PasswordInput, Select, Textarea, TextInput
+from bonobot.lib.admin import Checkbox, IntegerInput, PasswordInput, Select, Textarea, TextInput
 from bonobot.lib.masking import MASK
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
+from bonobot.tenancy.templatetags.bonobot import MICRO, plain_dollars
 from mcp_servers.admin.pairs import PairsField, PairsWidget
 from mcp_servers.configuration import AUTH_FIELDS, ServerSpec, shown_auth, shown_endpoint
 from mcp_servers.models import Secret, Server
+from mcp_servers.pricing import LARGEST_PRICE, LARGEST_RATE, PRICES
 
 # The form's fields for those that the operations name.
 PLACES = {
@@ -46,6 +49,18 @@ def _secret(label: Any) -> forms.CharField:
     )
 
 
+def _dollars(label: Any, help_text: Any) -> forms.DecimalField:
+    return forms.DecimalField(
+        label=label,
+        required=False,
+        min_value=0,
+        max_value=LARGEST_PRICE // MICRO,
+        decimal_places=6,
+        help_text=help_text,
+        widget=TextInput(attrs={"inputmode": "decimal", "placeholder": "0"}),
+    )
+
+
 class ServerForm(forms.Form):
     """Everything about a server that people set. Which parts show follows the transport."""
 
@@ -57,7 +72,7 @@ class ServerForm(forms.Form):
     description = _line(_("Description"))
     transport_type = forms.ChoiceField(
         label=_("Transport"),
-        choices=Server.Transport.choices,
+        choices=Server.Transport.choices[:2],  # an API has a form of its own
         initial=Server.Transport.HTTP,
         widget=forms.RadioSelect,
     )
@@ -99,6 +114,25 @@ class ServerForm(forms.Form):
     )
     cwd = _line(_("Folder"), _("Where the program starts. Empty: a folder of its own."))
 
+    confinement = forms.ChoiceField(
+        label=_("Confinement"),
+        choices=Server.Confinement.choices,
+        required=False,
+        widget=Select,
+        help_text=_(
+            "The box that the program must run in; it isn't started in a weaker one. Namespaces: "
+            "it sees no other process and has no privileges. Bubblewrap: besides, it can write to "
+            "its folder alone."
+        ),
+    )
+    network = forms.ChoiceField(
+        label=_("Network"),
+        choices=[("", _("by the confinement: nothing with bubblewrap")), *Server.Network.choices],
+        required=False,
+        widget=Select,
+        help_text=_("npx and uvx fetch what they start, so they need the network."),
+    )
+
     auth_type = forms.ChoiceField(
         label=_("Sign-in"), choices=Server.Auth.choices, initial=Server.Auth.NONE, widget=Select
     )
@@ -128,13 +162,32 @@ class ServerForm(forms.Form):
         widget=Select,
         help_text=_("A definition that changes later waits again, except where all is trusted."),
     )
+    only_tools = forms.CharField(
+        label=_("Keep to these tools"),
+        required=False,
+        widget=Textarea(attrs={"rows": 2, "placeholder": "read_*", "spellcheck": "false"}),
+        help_text=_(
+            "A name or glob on each line; empty: all. A tool that is seen for the first time and "
+            "fits none is switched off."
+        ),
+    )
     enabled = forms.BooleanField(
         label=_("Switched on"), required=False, initial=True, widget=Checkbox
+    )
+    call_price = _dollars(_("Price of a call"), _("In dollars; money budgets count it."))
+    second_price = _dollars(_("Price of a second"), _("In dollars, while a call runs."))
+    calls_per_minute = forms.IntegerField(
+        label=_("Calls a minute"),
+        required=False,
+        min_value=0,
+        max_value=LARGEST_RATE,
+        widget=IntegerInput,
+        help_text=_("Of all agents and tokens together. Empty: no limit."),
     )
 
     CONNECTION = {
         "http": ("url", "allow_private", "headers"),
-        "stdio": ("command", "args", "env", "cwd"),
+        "stdio": ("command", "args", "env", "cwd", "confinement", "network"),
     }
     SIGN_IN = {
         "bearer_token": ("token",),
@@ -164,7 +217,7 @@ class ServerForm(forms.Form):
         if not principal.may(Action.ALLOW_PRIVATE_ADDRESS):
             self.fields["allow_private"].disabled = True
         if not principal.platform_admin:
-            for name in ("command", "args", "env", "cwd"):
+            for name in self.CONNECTION["stdio"]:
                 self.fields[name].disabled = bool(self.initial.get("command"))
 
     @property
@@ -186,6 +239,7 @@ class ServerForm(forms.Form):
     def spec(self) -> ServerSpec:
         """Return what was said, for the operations."""
         said = self.cleaned_data
+        stdio = said["transport_type"] == Server.Transport.STDIO
         return ServerSpec(
             name=said["name"],
             description=said["description"],
@@ -194,8 +248,17 @@ class ServerForm(forms.Form):
             auth_config=_auth(said),
             enabled=said["enabled"],
             approval=said["approval"],
+            only_tools=_lines(said["only_tools"]) if "only_tools" in said else None,
             allow_private=said["allow_private"] and said["transport_type"] == "http",
+            calls_per_minute=said["calls_per_minute"] or 0,
+            **{name: said[name] or None for name in ("confinement", "network") if stdio},
+            call_price=_micro(said["call_price"]),
+            second_price=_micro(said["second_price"]),
         )
+
+
+def _micro(dollars: Decimal | None) -> int:
+    return int((dollars or 0) * MICRO)
 
 
 def initial_of(server: Server) -> dict[str, Any]:
@@ -209,8 +272,13 @@ def initial_of(server: Server) -> dict[str, Any]:
         "transport_type": server.transport_type,
         "enabled": server.enabled,
         "approval": server.approval,
+        "only_tools": "\n".join(server.only_tools),
         "allow_private": server.allow_private,
+        "confinement": server.confinement,
+        "network": server.network if server.confinement != Server.Confinement.NONE else "",
         "auth_type": server.auth_type,
+        "calls_per_minute": server.calls_per_minute,
+        **{name: plain_dollars(getattr(server, name)) for name in PRICES},
         **{
             name: endpoint[name]
             for name in ("url", "command", "cwd", "headers", "env")
@@ -224,15 +292,19 @@ def initial_of(server: Server) -> dict[str, Any]:
 
 
 def _endpoint(said: Mapping[str, Any]) -> dict[str, Any]:
-    if said["transport_type"] == Server.Transport.HTTP:
+    if said["transport_type"] != Server.Transport.STDIO:
         config: dict[str, Any] = {"url": said["url"]}
         return config | ({"headers": said["headers"]} if said["headers"] else {})
     config = {
         "command": said["command"],
-        "args": [line.strip() for line in said["args"].splitlines() if line.strip()],
+        "args": _lines(said["args"]),
     }
     named = {"env": said["env"], "cwd": said["cwd"]}
     return config | {name: value for name, value in named.items() if value}
+
+
+def _lines(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _auth(said: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from mcp_servers.admin.contact import contact, summary
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.configuration import shown_auth, shown_endpoint
 from mcp_servers.models import Check, Definition, Server
+from mcp_servers.models.definitions import WAITING
+from mcp_servers.standing import standing
 
 KIND_NAMES = (
     (Definition.Kind.TOOL, _("tools")),
@@ -31,7 +33,7 @@ def overview(visit: Visit) -> HttpResponseBase:
     """Show where the server stands."""
     server: Server = visit.object
     counts = server.definitions.aggregate(
-        waiting=Count("pk", filter=Q(pk__in=Definition.objects.waiting().values("pk"))),
+        waiting=Count("pk", filter=WAITING),
         refused=Count("pk", filter=~Q(fault="")),
         **{kind: Count("pk", filter=Q(kind=kind, present=True)) for kind, _title in KIND_NAMES},
     )
@@ -45,6 +47,7 @@ def overview(visit: Visit) -> HttpResponseBase:
         auth=shown_auth(server),
         checks=list(server.checks.all()[:60])[::-1],
         connecting="connect" in visit.request.GET,
+        notices=standing(server),
         panels=[panel for make in PANELS if (panel := make(visit))],
     )
 

@@ -9,15 +9,15 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.roles import Action
+from mcp_servers.admin import apis
 from mcp_servers.admin.adding import Destination, add_by_form, choose_preset, fill_preset
-from mcp_servers.admin.pasting import paste
 from mcp_servers.models import Server
 
-ADDRESSES = {"form": "add", "presets": "presets", "preset": "preset", "paste": "paste"}
+ADDRESSES = {"form": "add"}  # the others are called like the way
 
 
 def _url(way: str, *args: Any) -> str:
-    return reverse(f"admin:mcp_servers_server_{ADDRESSES[way]}", args=args)
+    return reverse(f"admin:mcp_servers_server_{ADDRESSES.get(way, way)}", args=args)
 
 
 def _after(server: Server) -> str:
@@ -43,6 +43,6 @@ def preset_view(request: HttpRequest, slug: str) -> HttpResponseBase:
     return fill_preset(request, principal_of(request), POOL, slug)
 
 
-def paste_view(request: HttpRequest) -> HttpResponseBase:
-    """Paste JSON."""
-    return paste(request, principal_of(request), POOL)
+def openapi_view(request: HttpRequest) -> HttpResponseBase:
+    """Add a REST API by its document."""
+    return apis.add_api(request, principal_of(request), POOL)

@@ -2,24 +2,34 @@
 
 from typing import Any
 
+from django import forms
+from django.contrib import messages
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.lib.admin import MultipleChoicesDropdownFilter, display, register
+from bonobot.lib.admin import MultipleChoicesDropdownFilter, TextInput, display, register
 from bonobot.lib.highlighting import highlighted
+from bonobot.lib.problems import Problem
 from bonobot.lib.untrusted import visible
+from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import ScopedAdmin
-from mcp_servers.models import Preset
+from bonobot.tenancy.screens import ScopedAdmin, Visit, refuse, screen
+from mcp_servers.admin.preset_forms import PresetEditForm, PresetPlainForm, initial, place_of
+from mcp_servers.admin.servers import ServerAdmin
+from mcp_servers.models import Preset, Server
+from mcp_servers.presets.own import PresetSpec, add_preset, alter_in_part, remove_preset
+from mcp_servers.presets.saving import preset_of, save_as_preset
 
 
 @register(Preset)
 class PresetAdmin(ScopedAdmin):
-    """What is offered to the active organization. Servers are added from the gallery."""
+    """What is offered to the active organization: its own can be changed, the catalogue's read."""
 
     list_display = ("preset", "category", "transport_type", "auth_type", "whose", "proven")
     list_filter = ("category", ("auth_type", MultipleChoicesDropdownFilter), "transport_type")
@@ -28,17 +38,93 @@ class PresetAdmin(ScopedAdmin):
         (None, {"fields": ("name", "slug", "description", "category", "documentation_url")}),
         (_("How it is reached"), {"fields": ("transport_type", "endpoint", "auth_type", "auth")}),
         (_("What is filled in"), {"fields": ("filled_in",)}),
-        (_("Why we believe that it exists"), {"fields": ("evidence",)}),
+        (_("Why we believe that it exists"), {"fields": ("stands_in", "evidence")}),
     )
     needs_to_view = Action.VIEW
+    needs_to_change = Action.MANAGE_SERVERS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Preset]:
         """Return the platform's presets and the organization's own."""
         return Preset.objects.offered_to(self.principal(request).organization_id)
 
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Offer none: presets are changed one by one."""
+        return {}
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Keep the catalogue's presets as the release has them."""
+        return _is_own(obj) and super().has_change_permission(request, obj)
+
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Never here: the platform's come from the catalogue."""
-        return False
+        """Let go of the organization's own alone."""
+        return _is_own(obj) and super().has_delete_permission(request, obj)
+
+    def delete_model(self, request: HttpRequest, obj: Preset) -> None:
+        """Remove by the operation."""
+        remove_preset(self.principal(request), obj)
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        """Show our own form, or make the preset."""
+        principal = self.principal(request)
+        principal.require(Action.MANAGE_SERVERS)
+        form = PresetEditForm(principal, request.POST if request.method == "POST" else None)
+        if form.is_bound and form.is_valid():
+            try:
+                preset = add_preset(principal, PresetSpec(**form.said()))
+            except Problem as problem:
+                refuse(form, problem, place_of(problem))
+            else:
+                return _saved(request, preset)
+        return self._form(request, form)
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> Any:
+        """Show the form of the organization's own; one of the catalogue is read."""
+        preset: Any = self.get_object(request, object_id)
+        if preset is None or not self.has_change_permission(request, preset):
+            return super().change_view(request, object_id, form_url, extra_context)
+        principal = self.principal(request)
+        locked = preset.transport_type != Server.Transport.HTTP and not principal.platform_admin
+        form = _edit_form(request, principal, preset, locked=locked)
+        if form.is_bound and form.is_valid():
+            try:
+                alter_in_part(principal, preset, form.said())
+            except Problem as problem:
+                refuse(form, problem, place_of(problem))
+            else:
+                return _saved(request, preset)
+        return self._form(request, form, preset, locked=locked)
+
+    def _form(
+        self,
+        request: HttpRequest,
+        form: forms.Form,
+        preset: Preset | None = None,
+        *,
+        locked: bool = False,
+    ) -> HttpResponseBase:
+        return screen(
+            request,
+            "servers/preset_edit.html",
+            title=visible(preset.name) if preset else _("New preset"),
+            opts=self.opts,
+            form=form,
+            preset=preset,
+            locked=locked,
+            may_delete=preset is not None,
+        )
+
+    @display(description=_("stands in for"))
+    def stands_in(self, preset: Preset) -> str:
+        """Return the names in use elsewhere that don't exist."""
+        return ", ".join(map(visible, preset.replaces)) or "–"
 
     @display(description=_("preset"), ordering="name", header=True)
     def preset(self, preset: Preset) -> tuple[str, str]:
@@ -79,3 +165,44 @@ class PresetAdmin(ScopedAdmin):
 
 def _code(value: Any) -> SafeString:
     return format_html('<pre class="bb-code">{}</pre>', highlighted(value))
+
+
+def _is_own(preset: Any) -> bool:
+    return preset is None or preset.organization_id is not None
+
+
+def _edit_form(
+    request: HttpRequest, principal: Principal, preset: Preset, *, locked: bool
+) -> PresetPlainForm:
+    posted = request.POST if request.method == "POST" else None
+    if locked:
+        return PresetPlainForm(posted, initial=initial(preset))
+    return PresetEditForm(principal, posted, initial=initial(preset))
+
+
+def _saved(request: HttpRequest, preset: Preset) -> HttpResponseRedirect:
+    messages.success(request, _t("%(preset)s was saved.") % {"preset": visible(preset.name)})
+    return HttpResponseRedirect(reverse("admin:mcp_servers_preset_change", args=[preset.pk]))
+
+
+class SavePresetForm(forms.Form):
+    """What a preset that is made of a server is called."""
+
+    name = forms.CharField(label=_("Name"), widget=TextInput(attrs={"autocomplete": "off"}))
+
+
+@ServerAdmin.add_page("save_preset", needs=Action.MANAGE_SERVERS)
+def save_preset(visit: Visit) -> HttpResponseBase:
+    """Show what a preset of this server would hold, or save it."""
+    server: Server = visit.object
+    posted = visit.request.POST if visit.request.method == "POST" else None
+    form = SavePresetForm(posted, initial={"name": server.name})
+    draft = preset_of(visit.principal, server, server.name)
+    if posted is not None and form.is_valid():
+        try:
+            preset = save_as_preset(visit.principal, server, form.cleaned_data["name"])
+        except Problem as problem:
+            refuse(form, problem)
+        else:
+            return _saved(visit.request, preset)
+    return visit.show("servers/save_preset.html", server=server, form=form, draft=draft)

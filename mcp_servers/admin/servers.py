@@ -1,14 +1,26 @@
 """The list of servers: what is alive, what waits, and what can be done to many at once."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from django.contrib import messages
-from django.db.models import Count, F, IntegerField, OuterRef, Q, QuerySet, Subquery
+from django.db.models import (
+    Count,
+    Exists,
+    F,
+    IntegerField,
+    OuterRef,
+    Prefetch,
+    Q,
+    QuerySet,
+    Subquery,
+)
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
@@ -29,7 +41,13 @@ from mcp_servers.admin import pool
 from mcp_servers.admin.contact import contact, report
 from mcp_servers.admin.removing import affected_by, confirm_removal
 from mcp_servers.approval import approve
-from mcp_servers.models import Check, Definition, Server
+from mcp_servers.history import DAY, first_asked, reaching_into, spans_of
+from mcp_servers.models import Check, Definition, Outage, Server
+from mcp_servers.models.definitions import WAITING, DefinitionQuerySet
+from mcp_servers.uptime import segments
+
+HOURS = 24
+WORDS_SOUGHT = 8
 
 
 class WaitingFilter(DropdownFilter):
@@ -44,8 +62,10 @@ class WaitingFilter(DropdownFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Server]) -> QuerySet[Server]:
         """Keep what was chosen."""
-        wanted: dict[str, Any] = {"yes": {"waiting_count__gt": 0}, "no": {"waiting_count": 0}}
-        return queryset.filter(**wanted.get(self.value(), {}))
+        waits = Exists(_waiting())
+        return {"yes": queryset.filter(waits), "no": queryset.exclude(waits)}.get(
+            self.value(), queryset
+        )
 
 
 class ScopeFilter(DropdownFilter):
@@ -77,6 +97,7 @@ class ServerAdmin(PagedAdmin):
         "transport",
         "tool_count",
         "waiting",
+        "uptime",
         "seen",
         "latency",
         "switch",
@@ -87,7 +108,8 @@ class ServerAdmin(PagedAdmin):
         WaitingFilter,
         ScopeFilter,
     )
-    search_fields = ("name", "description", "definitions__name")
+    search_fields = ("name", "description")  # and what they offer, see `get_search_results`
+    search_help_text = _("Searches names, descriptions and what servers offer.")
     ordering = ("name",)
     actions = (
         "test_chosen",
@@ -98,17 +120,18 @@ class ServerAdmin(PagedAdmin):
         "remove_chosen",
     )
     change_list_template = "admin/servers/list.html"
+    # Ways to add a server: route, last part of the name, view. Rooms above add to them.
+    ways: ClassVar[tuple[tuple[str, str, Callable[..., HttpResponseBase]], ...]] = (
+        ("add/preset/", "presets", pool.presets_view),
+        ("add/preset/<slug:slug>/", "preset", pool.preset_view),
+        ("add/openapi/", "openapi", pool.openapi_view),
+    )
 
     def get_urls(self) -> list[URLPattern]:
         """Add the ways to add a server."""
-        ways = (
-            ("add/preset/", "presets", pool.presets_view),
-            ("add/preset/<slug:slug>/", "preset", pool.preset_view),
-            ("add/paste/", "paste", pool.paste_view),
-        )
         found = [
             path(route, self.admin_site.admin_view(view), name=self._name(name))
-            for route, name, view in ways
+            for route, name, view in self.ways
         ]
         return [*found, *super().get_urls()]
 
@@ -119,14 +142,43 @@ class ServerAdmin(PagedAdmin):
         return pool.form_view(request)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
-        """Return the servers with the counts that the list shows, in one query."""
-        definitions = Definition.objects.filter(server=OuterRef("pk")).order_by()
-        tools = definitions.filter(kind=Definition.Kind.TOOL, present=True)
+        """Return the servers; they can be sorted and filtered by the counts that the list shows."""
+        tools, waiting = _definitions().tools().filter(present=True), _waiting()
         return (
             super()
             .get_queryset(request)
-            .annotate(tool_total=_counted(tools), waiting_count=_counted(definitions.waiting()))
+            .prefetch_related(_outages())
+            .alias(tool_total=_counted(tools), waiting_count=_counted(waiting))
         )
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Server], search_term: str
+    ) -> tuple[QuerySet[Server], bool]:
+        """Keep the servers that have every word in their name, description or a definition."""
+        for word in search_term.split()[:WORDS_SOUGHT]:
+            offered = Exists(_definitions().filter(name__icontains=word))
+            queryset = queryset.filter(
+                Q(name__icontains=word) | Q(description__icontains=word) | offered
+            )
+        return queryset, False
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Count the tools, and what waits, of the servers on the page alone, in one query."""
+        found = super().get_changelist_instance(request)
+        page = found.result_list = list(found.result_list)
+        counted = Definition.objects.filter(server__in=page).order_by().values("server")
+        counts = {
+            row["server"]: row
+            for row in counted.annotate(
+                tools=Count("pk", filter=Q(kind=Definition.Kind.TOOL, present=True)),
+                waiting=Count("pk", filter=WAITING),
+            )
+        }
+        for server in page:
+            row = counts.get(server.pk)
+            server.tool_total = row["tools"] if row else 0
+            server.waiting_count = row["waiting"] if row else 0
+        return found
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Leave out Django's own deletion: ours says what is affected."""
@@ -167,6 +219,16 @@ class ServerAdmin(PagedAdmin):
         """Return how many definitions wait, as a way to them."""
         return render_to_string("admin/servers/waiting.html", {"server": server})
 
+    @display(description=_("last 24 hours"))
+    def uptime(self, server: Any) -> str:
+        """Return when it was there, as a picture."""
+        now = timezone.now()
+        known = first_asked(server) if server.enabled else None
+        spans = spans_of(server.latest_outages)
+        pieces = segments(spans, now - DAY, now, HOURS, known=known)
+        context = {"pieces": pieces, "format": "H:i", "tiny": True}
+        return render_to_string("admin/servers/timeline.html", context)
+
     @display(description=_("last connected"), ordering="last_connected_at")
     def seen(self, server: Server) -> Any:
         """Return when it last answered."""
@@ -201,6 +263,12 @@ class ServerAdmin(PagedAdmin):
             done = approve(self.principal(request), server)
             text = _t("%(server)s: %(n)d definitions approved.")
             messages.success(request, text % {"server": server, "n": len(done.approved)})
+            if done.held:
+                text = _t(
+                    "%(server)s: %(names)s read like orders to a model. Read and approve each."
+                )
+                names = visible(", ".join(done.held[:10]), 500)
+                messages.warning(request, text % {"server": server, "names": names})
 
     @action(description=_("Switch on"), permissions=["change"])
     def enable_chosen(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
@@ -256,6 +324,23 @@ def state_badge(server: Server) -> SafeString:
     return render_to_string("admin/servers/state.html", context)
 
 
+def _outages() -> Prefetch:
+    """Return what the picture of the last day needs, in one query for all servers."""
+    rows = Outage.objects.filter(reaching_into(timezone.now() - DAY))
+    return Prefetch("outages", rows, to_attr="latest_outages")
+
+
+def _definitions() -> DefinitionQuerySet:
+    """Return the definitions of the server that a query is about."""
+    found: DefinitionQuerySet = Definition.objects.filter(server=OuterRef("pk")).order_by()
+    return found
+
+
+def _waiting() -> DefinitionQuerySet:
+    """Return those that wait; with the organization named, for the index of what waits."""
+    return _definitions().waiting().filter(organization=OuterRef("organization"))
+
+
 def _counted(rows: QuerySet[Definition]) -> Coalesce:
     counted = rows.values("server").annotate(n=Count("pk")).values("n")
     return Coalesce(Subquery(counted, output_field=IntegerField()), 0)
@@ -278,12 +363,3 @@ def refresh(visit: Visit) -> None:
     """Discover the server again."""
     found = contact([visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY)
     report(visit.request, found)
-
-
-@ServerAdmin.add_deed("switch", needs=Action.MANAGE_SERVERS)
-def switch(visit: Visit) -> None:
-    """Switch the server on or off."""
-    enabled = visit.request.POST.get("enabled") == "1"
-    registration.switch(visit.principal, visit.object, enabled=enabled)
-    text = _t("%(server)s is on.") if enabled else _t("%(server)s is off.")
-    messages.success(visit.request, text % {"server": visit.object})

@@ -1,7 +1,6 @@
 """The panel of a server that people sign in to: who has, until when, and the way there."""
 
 from django.contrib import messages
-from django.utils import timezone
 from django.utils.translation import gettext as _t
 
 from bonobot.lib.untrusted import visible
@@ -16,14 +15,13 @@ from mcp_servers.oauth import logins
 def signing_in(visit: Visit) -> Panel | None:
     """Return the panel; None for servers that nobody signs in to."""
     server: Server = visit.object
-    config = server.auth_config
-    if server.auth_type != Server.Auth.OAUTH2 or config.get("grant") != "authorization_code":
+    if not server.interactive:
         return None
-    each = config.get("per") == "user"
+    each = server.by_person
     subject = visit.principal.id if each else server.organization_id
     mine = each and visit.principal.kind != "user"
     grant = None if mine else OAuthGrant.objects.filter(server=server, subject=subject).first()
-    alive = grant is not None and (grant.usable(timezone.now()) or bool(grant.refresh_token))
+    alive = grant is not None and grant.alive()
     return "admin/servers/sign_in.html", {
         "each": each,
         "grant": grant if alive else None,

@@ -7,7 +7,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_sc
 from rest_framework import serializers
 from rest_framework.response import Response
 
-from bonobot.lib.problems import Invalid
+from bonobot.lib.problems import Invalid, NotFound
 from bonobot.tenancy.api.resources import READ, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
@@ -15,6 +15,8 @@ from bonobot.tenancy.roles import Action
 from mcp_servers.api.servers import ServerResource
 from mcp_servers.api.shapes import JSON_OBJECT
 from mcp_servers.approval import approve, switch_definition, withdraw
+from mcp_servers.labelled import origin_of, set_labels, suggestion
+from mcp_servers.labels import Label
 from mcp_servers.models import Definition
 
 DIGEST = "0f343b0931126a20f133d67c2b018a3b1b3c0c1f4a2b8e6d5c4b3a2918070605"
@@ -42,6 +44,8 @@ class FindingShape(Shape):
     rule = serializers.CharField()
     path = serializers.CharField()
     excerpt = serializers.CharField()
+    start = serializers.IntegerField(default=0, help_text="Of the text there, in characters.")
+    end = serializers.IntegerField(default=0)
 
 
 class DefinitionShape(Shape):
@@ -64,6 +68,21 @@ class DefinitionShape(Shape):
     fault = serializers.CharField(help_text="Why it can never be used; blank if it can.")
     findings = FindingShape(many=True)
     last_seen_at = serializers.DateTimeField(allow_null=True)
+    labels = serializers.ListField(
+        child=serializers.ChoiceField([str(label) for label in Label]),
+        allow_null=True,
+        help_text="What it does to a flow, as a person set it; null: the suggested ones count.",
+    )
+    labels_suggested = serializers.SerializerMethodField(
+        help_text="What it most likely does, from its declaration and our catalogue."
+    )
+
+    @extend_schema_field(
+        {"type": "array", "items": {"type": "string", "enum": [str(label) for label in Label]}}
+    )
+    def get_labels_suggested(self, row: Definition) -> list[str]:
+        """Return the labels that we suggest."""
+        return [*suggestion(row, origin_of(row.server))]
 
     @extend_schema_field(JSON_OBJECT)
     def get_declaration(self, row: Definition) -> Any:
@@ -123,6 +142,31 @@ class SwitchBody(Shape):
     enabled = serializers.BooleanField()
 
 
+LABELS = serializers.ListField(
+    child=serializers.CharField(max_length=40),
+    allow_null=True,
+    help_text="`private_data`, `untrusted_content`, `sends_out`; null: what is suggested counts.",
+)
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "Two tools that send",
+            {"names": ["send_mail", "create_issue"], "labels": ["sends_out"]},
+        )
+    ]
+)
+class LabelsBody(Shape):
+    """Definitions by kind and own names, and the labels that they get."""
+
+    kind = serializers.ChoiceField(Definition.Kind.choices, default=Definition.Kind.TOOL)
+    names = serializers.ListField(
+        child=serializers.CharField(max_length=512), allow_empty=False, max_length=1_000
+    )
+    labels = LABELS
+
+
 class ApprovalShape(Shape):
     """What an approval did."""
 
@@ -130,6 +174,10 @@ class ApprovalShape(Shape):
     skipped = serializers.ListField(
         child=serializers.CharField(),
         help_text="Changed since they were read, refused, or gone: read them again.",
+    )
+    held = serializers.ListField(
+        child=serializers.CharField(),
+        help_text="Read like orders to a model: read their findings, then approve them by name.",
     )
     waiting = serializers.IntegerField(help_text="How many wait still.")
 
@@ -195,6 +243,7 @@ class ApproveMany(ServerResource):
         """Approve definitions as they were read.
 
         Each names the digest that was shown; one that changed in between is skipped and told.
+        `all` leaves out, as `held`, what has findings: that is approved by name only.
         """
         server = self.server(server_id)
         body = self.read(ApproveBody)
@@ -202,8 +251,35 @@ class ApproveMany(ServerResource):
         seen = {one["id"]: one["digest"] for one in listed} if listed else None
         done = approve(self.principal, server, seen)
         waiting = server.definitions.waiting().count()
-        answer = {"approved": done.approved, "skipped": done.skipped, "waiting": waiting}
+        answer = {
+            "approved": done.approved,
+            "skipped": done.skipped,
+            "held": done.held,
+            "waiting": waiting,
+        }
         return self.shown(answer, ApprovalShape)
+
+
+class Labels(ServerResource):
+    """The flow labels of a server's definitions."""
+
+    rules = {"PUT": Action.APPROVE_DEFINITIONS}
+
+    @operation("label_definitions", body=LabelsBody, answer=LabelsBody)
+    def put(self, request: object, server_id: str) -> Response:
+        """Say what tools do with what they touch: it holds for the very next call.
+
+        A session (or a token, or an agent) that holds private data and untrusted content needs a
+        person's yes for a call that sends out.
+        """
+        server = self.server(server_id)
+        body = self.read(LabelsBody)
+        names = body["names"]
+        rows = list(server.definitions.filter(kind=body["kind"], name__in=names))
+        if missing := sorted({*names} - {row.name for row in rows}):
+            raise NotFound(f"{server.name} has no {body['kind']} {missing[0]!r}.", field="names")
+        found = set_labels(self.principal, server, rows, body["labels"])
+        return self.shown(body | {"labels": found}, LabelsBody)
 
 
 class DefinitionResource(ServerResource):

@@ -1,10 +1,15 @@
 """Presets: ready server entries, and adding a server from one."""
 
+from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 import django_filters
-from django.db.models import F
-from drf_spectacular.utils import extend_schema_field
+from drf_spectacular.utils import (
+    OpenApiExample,
+    extend_schema_field,
+    extend_schema_serializer,
+)
 from rest_framework import serializers
 from rest_framework.response import Response
 
@@ -12,9 +17,18 @@ from bonobot.tenancy.api.resources import READ, Resource, found_or_404
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.principals import Principal
-from mcp_servers.api.shapes import AUTH_CONFIG, ENDPOINT_CONFIG, JSON_OBJECT
+from bonobot.tenancy.roles import Action
+from mcp_servers.api.shapes import (
+    AUTH_CONFIG,
+    ENDPOINT_CONFIG,
+    JSON_OBJECT,
+    AuthConfig,
+    EndpointConfig,
+)
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.catalogue import fill
+from mcp_servers.presets.declaring import MOST_PARAMETERS
+from mcp_servers.presets.own import PresetSpec, add_preset, alter_in_part, remove_preset
+from mcp_servers.presets.using import preset_named, spec_from
 from mcp_servers.registration import add
 
 
@@ -40,6 +54,9 @@ class PresetShape(Shape):
     endpoint_config = serializers.SerializerMethodField(help_text="`${NAME}` is a parameter.")
     auth_config = serializers.SerializerMethodField()
     parameters = serializers.SerializerMethodField()
+    replaces = serializers.ListField(
+        child=serializers.CharField(), help_text="Names in use elsewhere that don't exist."
+    )
     own = serializers.SerializerMethodField(help_text="Whether the organization made it.")
 
     @extend_schema_field(ENDPOINT_CONFIG)
@@ -62,10 +79,45 @@ class PresetShape(Shape):
         return preset.organization_id is not None
 
 
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "A server of our own",
+            {
+                "name": "House search",
+                "description": "Searches the intranet.",
+                "transport_type": "http",
+                "endpoint_config": {"url": "https://search.example.com/${TEAM}/mcp"},
+                "auth_config": {"type": "bearer_token", "token": "${TOKEN}"},
+                "parameters": [
+                    {"name": "TEAM", "label": "Team", "default": "all"},
+                    {"name": "TOKEN", "label": "Access token", "secret": True},
+                ],
+            },
+            request_only=True,
+        )
+    ]
+)
+class PresetBody(Shape):
+    """A preset of the organization as it is written; `${NAME}` stands for a parameter."""
+
+    name = serializers.CharField(max_length=255)
+    description = serializers.CharField(required=False, allow_blank=True, max_length=1_000)
+    category = serializers.SlugField(required=False, max_length=64)
+    icon = serializers.SlugField(required=False, allow_blank=True, max_length=64)
+    documentation_url = serializers.CharField(required=False, allow_blank=True, max_length=500)
+    transport_type = serializers.ChoiceField(["stdio", "http"])
+    endpoint_config = EndpointConfig()
+    auth_config = AuthConfig(required=False)
+    parameters = serializers.ListField(
+        child=serializers.DictField(), required=False, max_length=MOST_PARAMETERS
+    )
+
+
 class Presets(Resource):
     """The catalogue."""
 
-    rules = {"GET": READ}
+    rules = {"GET": READ, "POST": Action.MANAGE_SERVERS}
     queryset = Preset.objects.none()
     filterset_class = PresetFilter
     ordering = ("name", "pk")
@@ -75,14 +127,48 @@ class Presets(Resource):
         """List the platform's presets and the organization's own."""
         return self.listed(Preset.objects.offered_to(self.organization_id), PresetShape)
 
+    @operation("add_preset", body=PresetBody, answer=PresetShape, status=201)
+    def post(self, request: object) -> Response:
+        """Make a preset of the organization; those that start a program, platform admins make."""
+        preset = add_preset(self.principal, PresetSpec(**self.read(PresetBody)))
+        return self.shown(preset, PresetShape, status=201)
+
+
+class OnePreset(Resource):
+    """One preset, by id or slug."""
+
+    rules = {"GET": READ, "PATCH": Action.MANAGE_SERVERS, "DELETE": Action.MANAGE_SERVERS}
+
+    @operation("get_preset", answer=PresetShape)
+    def get(self, request: object, preset_id: str) -> Response:
+        """Show a preset."""
+        return self.shown(self._preset(preset_id), PresetShape)
+
+    @operation("change_preset", body=PresetBody, answer=PresetShape)
+    def patch(self, request: object, preset_id: str) -> Response:
+        """Change a preset of the organization; servers made from it keep what they have."""
+        preset = self._preset(preset_id)
+        alter_in_part(self.principal, preset, self.read(PresetBody, partial=True))
+        return self.shown(preset, PresetShape)
+
+    @operation("remove_preset", status=204)
+    def delete(self, request: object, preset_id: str) -> Response:
+        """Remove a preset of the organization; servers made from it stay."""
+        remove_preset(self.principal, self._preset(preset_id))
+        return Response(status=204)
+
+    def _preset(self, preset_id: str) -> Preset:
+        offered = Preset.objects.offered_to(self.organization_id)
+        with suppress(ValueError):
+            if found := offered.filter(pk=UUID(preset_id)).first():
+                return found
+        named = Preset.objects.named(self.organization_id, preset_id)
+        return found_or_404(named, "preset", preset_id, field="preset_id")
+
 
 def add_from_preset(principal: Principal, body: dict[str, Any], **where: Any) -> Server:
     """Add a server from the preset that the body names; raises `NotFound`, `Invalid`."""
-    slug = body["preset"]
-    offered = Preset.objects.offered_to(principal.organization_id).filter(slug=slug)
-    # The organization's own comes before the platform's of the same name.
-    own_first = offered.order_by(F("organization").desc(nulls_last=True))
-    preset = found_or_404(own_first.first(), "preset", slug, field="preset")
+    preset = preset_named(principal, body["preset"])
     common = {name: body[name] for name in ("name", "enabled") if name in body}
-    spec = fill(preset, body.get("parameters", {}), **common)
+    spec = spec_from(principal, preset, body.get("parameters", {}), **common)
     return add(principal, spec, preset=preset, **where)

@@ -27,6 +27,7 @@ from mcp_servers.api.shapes import (
     spec_of,
 )
 from mcp_servers.models import Check, Definition, Server
+from mcp_servers.openapi.choosing import completed
 from mcp_servers.registration import add, alter, remove, switch
 
 ADDED = PolymorphicProxySerializer(
@@ -66,11 +67,15 @@ def readable_servers(rows: Any, *, tools: bool = False) -> Any:
     """Add to a queryset what the shapes of servers show, in a fixed number of queries."""
     offered = Definition.objects.tools().filter(present=True)
     if tools:
-        named = offered.order_by("name")
+        named = offered.only("server", "name", "description", "payload").order_by("name")
         rows = rows.prefetch_related(Prefetch("definitions", named, to_attr="offered_tools"))
-    return rows.prefetch_related("secrets").annotate(
-        tool_count=_count(offered),
-        waiting_count=_count(Definition.objects.waiting()),
+    return (
+        rows.select_related("watch")
+        .prefetch_related("secrets")
+        .annotate(
+            tool_count=_count(offered),
+            waiting_count=_count(Definition.objects.waiting()),
+        )
     )
 
 
@@ -116,7 +121,8 @@ class Servers(ServerResource):
         if "preset" in self.members():
             server = add_from_preset(self.principal, self.read(NewPresetServerBody))
         else:
-            server = add(self.principal, spec_of(self.read(NewServerBody)))
+            spec = completed(self.principal, spec_of(self.read(NewServerBody)))
+            server = add(self.principal, spec)
         return self.answer(server, status=201)
 
 
@@ -157,6 +163,7 @@ class OneServer(ServerResource):
     def _alter(self, server_id: str, shape: type[Shape], *, partial: bool) -> Response:
         server = self.server(server_id)
         spec = spec_of(self.read(shape, partial=partial), server)
+        spec = completed(self.principal, spec, server)
         return self.answer(alter(self.principal, server, spec))
 
 

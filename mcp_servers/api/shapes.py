@@ -7,15 +7,19 @@ from rest_framework import serializers
 
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
+from mcp_servers.api.pricing import PricedBody, PricedShape
 from mcp_servers.configuration import HTTP_NAMES, ServerSpec, shown_auth, shown_endpoint
-from mcp_servers.connections.last_words import last_words
 from mcp_servers.models import Definition, Server
 from mcp_servers.oauth.accounts import GRANTS, PER
+from mcp_servers.oauth.presence import PRESENCES, presences
+from mcp_servers.outputs import last_words
+from mcp_servers.standing import STATES, standing
 
 STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
 ENDPOINT_CONFIG = {
-    "description": "For `stdio`: command, args, env, cwd. For `http`: url, headers. "
-    "Values of `env` and `headers` read as `********`; sent back like that, they stay.",
+    "description": "For `stdio`: command, args, env, cwd. For `http`: url, headers. For `openapi`: "
+    "url, headers, operations, and document or document_url. Values of `env` and `headers` read as "
+    "`********`; sent back like that, they stay.",
     "type": "object",
     "properties": {
         "command": {"type": "string"},
@@ -24,6 +28,18 @@ ENDPOINT_CONFIG = {
         "cwd": {"type": "string"},
         "url": {"type": "string"},
         "headers": STRINGS,
+        "document_url": {"description": "Where an API's document is.", "type": "string"},
+        "document": {
+            "description": "An OpenAPI document's text, instead of its address.",
+            "type": "string",
+            "writeOnly": True,
+        },
+        "operations": {
+            "description": "Keys of an API's operations, such as `GET /pets/{id}`; when it is "
+            "written, operation ids do too, and `*` for all that can be tools.",
+            "type": "array",
+            "items": {"type": "string"},
+        },
     },
 }
 AUTH_CONFIG = {
@@ -33,6 +49,13 @@ AUTH_CONFIG = {
         "type": {"type": "string", "enum": ["none", "bearer_token", "api_key", "oauth2"]},
         "token": {"type": "string", "writeOnly": True},
         "header": {"type": "string"},
+        "in": {
+            "description": "Where an API key goes; `query` and `cookie` for `openapi` only, under "
+            "the name that `header` says.",
+            "type": "string",
+            "enum": ["header", "query", "cookie"],
+            "default": "header",
+        },
         "key": {"type": "string", "writeOnly": True},
         "client_id": {"type": "string"},
         "client_secret": {"type": "string", "writeOnly": True},
@@ -74,6 +97,15 @@ HTTP_EXAMPLE = {
     "endpoint_config": {"url": "https://mcp.example.com/mcp"},
     "auth_config": {"type": "bearer_token", "token": "…"},
 }
+API_EXAMPLE = {
+    "name": "pets",
+    "transport_type": "openapi",
+    "endpoint_config": {
+        "document_url": "https://api.example.com/openapi.json",
+        "operations": ["GET /pets", "GET /pets/{id}"],
+    },
+    "auth_config": {"type": "api_key", "header": "X-API-Key", "key": "…"},
+}
 PRESET_EXAMPLE = {"preset": "filesystem", "name": "files", "parameters": {"folder": "/srv/docs"}}
 TOOL_EXAMPLE = {"name": "list_buckets", "description": "List S3 buckets"}
 
@@ -88,12 +120,12 @@ class AuthConfig(serializers.DictField):
     """`auth_config` as it is written."""
 
 
-@extend_schema_field({"type": "string", "enum": ["stdio", *sorted(HTTP_NAMES)]})
+@extend_schema_field({"type": "string", "enum": ["stdio", "openapi", *sorted(HTTP_NAMES)]})
 class TransportType(serializers.CharField):
     """`transport_type` as it is written: HTTP may be called by the names that imports use."""
 
 
-class ServerBody(Shape):
+class ServerBody(PricedBody):
     """A server as it is written; what a PATCH leaves out stays."""
 
     name = serializers.CharField(max_length=255)
@@ -110,6 +142,23 @@ class ServerBody(Shape):
     allow_private = serializers.BooleanField(
         required=False, help_text="Only a platform administrator may allow a private address."
     )
+    only_tools = serializers.ListField(
+        child=serializers.CharField(max_length=512),
+        required=False,
+        max_length=1_000,
+        help_text="Globs; a tool that is seen for the first time and fits none is switched off.",
+    )
+    confinement = serializers.ChoiceField(
+        Server.Confinement.choices,
+        required=False,
+        help_text="The box of a stdio server; it isn't started in a weaker one. "
+        "Only a platform administrator may set it.",
+    )
+    network = serializers.ChoiceField(
+        Server.Network.choices,
+        required=False,
+        help_text="What a confined stdio server reaches; by default nothing with `bubblewrap`.",
+    )
 
 
 class NewPresetServerBody(Shape):
@@ -124,12 +173,13 @@ class NewPresetServerBody(Shape):
 TO_ADD = [
     OpenApiExample("A local program", STDIO_EXAMPLE, request_only=True),
     OpenApiExample("Over HTTP", HTTP_EXAMPLE, request_only=True),
+    OpenApiExample("A REST API", API_EXAMPLE, request_only=True),
     OpenApiExample("From a preset", PRESET_EXAMPLE, request_only=True),
 ]
 TO_CHANGE = OpenApiExample("Another name", {"name": "s3"}, request_only=True)
 
 
-@extend_schema_serializer(examples=TO_ADD[:2])
+@extend_schema_serializer(examples=TO_ADD[:3])
 class NewServerBody(ServerBody):
     """A server as it is added."""
 
@@ -142,7 +192,7 @@ class ToolShape(Shape):
     input_schema = serializers.DictField()
 
 
-class ServerShape(Shape):
+class ServerShape(PricedShape):
     """A server as it is read: every secret masked."""
 
     id = serializers.UUIDField()
@@ -151,12 +201,15 @@ class ServerShape(Shape):
     name = serializers.CharField()
     slug = serializers.CharField()
     description = serializers.CharField()
-    transport_type = serializers.ChoiceField(["stdio", "http"])
+    transport_type = serializers.ChoiceField(["stdio", "http", "openapi"])
     endpoint_config = serializers.SerializerMethodField()
     auth_config = serializers.SerializerMethodField()
     enabled = serializers.BooleanField()
     approval = serializers.ChoiceField(Server.Approval.choices)
     allow_private = serializers.BooleanField()
+    only_tools = serializers.ListField(child=serializers.CharField())
+    confinement = serializers.ChoiceField(Server.Confinement.choices)
+    network = serializers.ChoiceField(Server.Network.choices)
     preset_id = serializers.UUIDField(allow_null=True)
     status = serializers.ChoiceField(Server.Status.choices)
     status_code = serializers.CharField(help_text="Code of the last failure, blank if none.")
@@ -193,13 +246,54 @@ class ServerShape(Shape):
         return shown_auth(server)
 
 
+class ChangeNoticesShape(Shape):
+    """Whether a server's change notices are heard."""
+
+    state = serializers.ChoiceField(list(STATES))
+    text = serializers.CharField(help_text="The state in words.")
+    since = serializers.DateTimeField(allow_null=True, help_text="When we began to listen.")
+    last_notice_at = serializers.DateTimeField(allow_null=True)
+    code = serializers.CharField(help_text="Why not, blank if they are heard.")
+    detail = serializers.CharField()
+
+
+class SignInShape(Shape):
+    """How the caller stands at a server that people sign in to."""
+
+    per = serializers.ChoiceField(PER, help_text="Who signs in.")
+    state = serializers.ChoiceField(
+        PRESENCES, help_text="`personal`: each person for themselves, and the caller is none."
+    )
+    url = serializers.CharField(help_text="Where to sign in, with a browser.")
+    people = serializers.IntegerField(help_text="How many are signed in, where each does.")
+    issuer = serializers.CharField(help_text="The authorization server, blank before.")
+    scope = serializers.CharField()
+    expires_at = serializers.DateTimeField(
+        allow_null=True, help_text="When the access token ends; it is renewed by itself."
+    )
+
+
 class ServerDetailShape(ServerShape):
     """A server with the tools that it declared at its last discovery."""
 
+    change_notices = serializers.SerializerMethodField()
+    sign_in = serializers.SerializerMethodField(help_text="Null where nobody signs in.")
     discovered_tools = serializers.SerializerMethodField()
     stderr = serializers.SerializerMethodField(
-        help_text="What a stdio server last wrote there, for who manages servers."
+        help_text="What a stdio server's processes last wrote there, for who manages servers."
     )
+
+    @extend_schema_field(ChangeNoticesShape)
+    def get_change_notices(self, server: Server) -> dict[str, Any]:
+        """Return how it stands with its change notices."""
+        found: dict[str, Any] = ChangeNoticesShape(standing(server)).data
+        return found
+
+    @extend_schema_field(SignInShape(allow_null=True))
+    def get_sign_in(self, server: Server) -> dict[str, Any] | None:
+        """Return how the caller stands at it."""
+        found = presences(self.context["view"].principal, [server]).get(server.pk)
+        return found.as_dict() if found else None
 
     @extend_schema_field(ToolShape(many=True))
     def get_discovered_tools(self, server: Server) -> list[dict[str, Any]]:
@@ -207,9 +301,9 @@ class ServerDetailShape(ServerShape):
         return [tool_json(row) for row in server.offered_tools]  # type: ignore[attr-defined]
 
     def get_stderr(self, server: Server) -> str:
-        """Return the last 64 KiB that its child in this process wrote; blank for others."""
+        """Return the last 64 KiB that its children wrote, on any host; blank for others."""
         may = self.context["view"].principal.may(Action.MANAGE_SERVERS)
-        return last_words(server.pk) if may else ""
+        return last_words(server) if may else ""
 
 
 class ToolBriefShape(Shape):

@@ -1,20 +1,27 @@
-"""Rows of the registry: servers and their secrets, definitions, presets, checks, OAuth grants."""
+"""Rows of the registry: servers, secrets, definitions, presets, health, grants, watches."""
 
-from mcp_servers.models.checks import Check
+from mcp_servers.models.checks import Check, ErrorOutput
 from mcp_servers.models.definitions import Definition
+from mcp_servers.models.documents import ApiDocument
 from mcp_servers.models.grants import OAuthClient, OAuthGrant, OAuthLogin
 from mcp_servers.models.launchers import Launcher
+from mcp_servers.models.outages import Outage
 from mcp_servers.models.presets import Preset
 from mcp_servers.models.servers import Secret, Server
+from mcp_servers.models.watches import Watch
 
 __all__ = [
+    "ApiDocument",
     "Check",
     "Definition",
+    "ErrorOutput",
     "Launcher",
     "OAuthClient",
     "OAuthGrant",
     "OAuthLogin",
+    "Outage",
     "Preset",
     "Secret",
     "Server",
+    "Watch",
 ]

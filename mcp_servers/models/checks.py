@@ -1,4 +1,4 @@
-"""Check: the history of a server's health."""
+"""Check and ErrorOutput: the history of a server's health, and what its programs complained of."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -33,3 +33,28 @@ class Check(OrganizationModel):
 
     def __str__(self) -> str:
         return f"{self.kind} {'ok' if self.ok else self.code}"
+
+
+class ErrorOutput(OrganizationModel):
+    """What one child of a stdio server wrote to stderr last, in whatever process it ran.
+
+    The id is the child's own. `text` is at most 64 KiB of characters, without secrets and terminal
+    sequences, hidden characters made visible. `ended` says how the child ended, or why it could not
+    be started; blank while it runs. An observation: no decision depends on it.
+    """
+
+    server = models.ForeignKey(
+        "mcp_servers.Server", on_delete=models.CASCADE, related_name="outputs"
+    )
+    process = models.CharField(_("process"), max_length=255, blank=True, default="")
+    text = models.TextField(_("output"), blank=True, default="")
+    ended = models.CharField(_("end"), max_length=500, blank=True, default="")
+
+    class Meta:
+        ordering = ("-created_at",)
+        verbose_name = _("error output")
+        verbose_name_plural = _("error outputs")
+        indexes = (models.Index(fields=["server", "-created_at"], name="output_by_server"),)
+
+    def __str__(self) -> str:
+        return f"{self.process} {self.ended}".strip()

@@ -9,6 +9,10 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet
 
 NAME_LENGTH = 512
+# Declared, and not what a person pinned; `fault` is looked at beside it (a text of any length has
+# no place in an index).
+UNPINNED = Q(present=True) & ~Q(pinned_digest=F("digest"))
+WAITING = UNPINNED & Q(fault="")
 
 
 class DefinitionQuerySet(GovernedQuerySet):
@@ -30,7 +34,7 @@ class DefinitionQuerySet(GovernedQuerySet):
 
     def waiting(self) -> "DefinitionQuerySet":
         """Keep those that wait for a person: new, or changed since they were pinned."""
-        return self.sound().filter(~Q(pinned_digest=F("digest")), present=True)
+        return self.filter(WAITING)
 
     def in_state(self, state: str) -> "DefinitionQuerySet":
         """Keep those in one `Definition.State`, by the rules of the model's `state`."""
@@ -89,6 +93,7 @@ class Definition(GovernedModel):
     pinned_digest = models.CharField(max_length=64, blank=True, default="")
     pinned_at = models.DateTimeField(_("approved"), null=True, blank=True)
     pinned_by = models.CharField(_("approved by"), max_length=255, blank=True, default="")
+    labels = models.JSONField(_("flow labels"), null=True, blank=True)
     enabled = models.BooleanField(_("switched on"), default=True)
     present = models.BooleanField(_("still offered"), default=True)
     last_seen_at = models.DateTimeField(_("last seen"), null=True, blank=True)
@@ -106,6 +111,9 @@ class Definition(GovernedModel):
         )
         indexes = (
             models.Index(fields=["organization", "kind", "name"], name="definition_by_name"),
+            models.Index(
+                fields=["organization", "server"], name="definition_waiting", condition=UNPINNED
+            ),
         )
 
     def __str__(self) -> str:

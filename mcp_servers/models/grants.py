@@ -63,6 +63,10 @@ class OAuthGrant(OrganizationModel):
             self.expires_at is None or self.expires_at - EARLY > now
         )
 
+    def alive(self, now: datetime | None = None) -> bool:
+        """Tell whether a token can be sent, or another one asked for without a person."""
+        return self.usable(now) or bool(self.refresh_token)
+
 
 class OAuthClient(OrganizationModel):
     """Who we are at one authorization server that registered us by itself (RFC 7591).
@@ -76,6 +80,8 @@ class OAuthClient(OrganizationModel):
     client_secret = SealedTextField(blank=True, default="")
     method = models.CharField(max_length=32, default="none")
     expires_at = models.DateTimeField(null=True)
+    registration_url = models.CharField(max_length=2048, blank=True, default="")
+    registration_token = SealedTextField(blank=True, default="")
 
     class Meta:
         verbose_name = _("OAuth client")

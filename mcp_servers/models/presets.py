@@ -15,12 +15,23 @@ class PresetQuerySet(models.QuerySet):
         own = models.Q(organization_id=organization_id)
         return self.filter(models.Q(organization__isnull=True) | own)
 
+    def named(self, organization_id: uuid.UUID, slug: str) -> "Preset | None":
+        """Return the one that a slug means there: the organization's own before the platform's."""
+        offered = self.offered_to(organization_id).filter(slug=slug)
+        return offered.order_by(models.F("organization").desc(nulls_last=True)).first()
+
+    def platform(self) -> "PresetQuerySet":
+        """Keep those that come from the shipped catalogue."""
+        return self.filter(organization__isnull=True)
+
 
 class Preset(models.Model):
     """A platform preset (no organization; loaded from the catalogue) or an organization's own.
 
     `endpoint_config` may hold `${PARAMETER}`; `parameters` describes each one. `proof` says why we
     believe that the server exists: a registry name with version, or the vendor's documentation.
+    `replaces` names what it stands in for: names in use elsewhere that don't exist. `catalogue` is
+    the digest of the file that a platform row was loaded from.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -39,8 +50,14 @@ class Preset(models.Model):
     endpoint_config = models.JSONField(_("endpoint"), default=dict)
     auth_type = models.CharField(_("sign-in"), max_length=16, default="none")
     auth_config = models.JSONField(_("sign-in details"), default=dict, blank=True)
+    confinement = models.CharField(_("confinement"), max_length=10, default="none")
+    network = models.CharField(_("network"), max_length=4, default="host")
     parameters = models.JSONField(_("parameters"), default=list, blank=True)
+    labels = models.JSONField(_("what its tools do"), default=list, blank=True)
+    program = models.CharField(_("program"), max_length=100, blank=True, default="")
+    replaces = models.JSONField(_("stands in for"), default=list, blank=True)
     proof = models.JSONField(_("proof"), default=dict, blank=True)
+    catalogue = models.CharField(max_length=64, blank=True, default="", editable=False)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
 
     objects = PresetQuerySet.as_manager()

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -17,6 +18,10 @@ class ServerQuerySet(GovernedQuerySet):
         """Keep those that are switched on."""
         return self.filter(enabled=True)
 
+    def going(self) -> "ServerQuerySet":
+        """Keep those that are switched on, of organizations that are not halted."""
+        return self.enabled().filter(organization__halted_at=None)
+
     def pool(self) -> "ServerQuerySet":
         """Keep the organization's own; private servers of agents are left out."""
         return self.filter(scope_id=models.F("organization_id"))
@@ -26,13 +31,14 @@ class ServerQuerySet(GovernedQuerySet):
         return self.filter(scope_id=scope_id)
 
     def due(self) -> "ServerQuerySet":
-        """Keep enabled servers whose next check has come."""
+        """Keep servers that are going and whose next check has come."""
         soon = models.Q(next_check_at__isnull=True) | models.Q(next_check_at__lte=timezone.now())
-        return self.enabled().filter(soon)
+        return self.going().filter(soon)
 
 
 class Server(GovernedModel):
-    """A registered MCP server (FEATURES A1): in the organization's pool, or private to one agent.
+    """A registered server (FEATURES A1), in the organization's pool or private to one agent; an API
+    that an OpenAPI document describes is one, too (X12).
 
     `scope_id` is the organization's or the owning agent's id (copied: agents live above). Names are
     unique in their scope. The configuration keeps what is public; values of headers, environment
@@ -41,17 +47,18 @@ class Server(GovernedModel):
     """
 
     class Transport(models.TextChoices):
-        """The two that a person chooses; HTTP+SSE is detected."""
+        """What a person chooses; HTTP+SSE is detected."""
 
         STDIO = "stdio", "stdio"
         HTTP = "http", "HTTP"
+        OPENAPI = "openapi", "OpenAPI"
 
     class Auth(models.TextChoices):
         """How we sign in to the server (FEATURES A3)."""
 
         NONE = "none", _("none")
         BEARER = "bearer_token", _("bearer token")
-        API_KEY = "api_key", _("API key in a header")
+        API_KEY = "api_key", _("API key")
         OAUTH2 = "oauth2", _("OAuth 2")
 
     class Approval(models.TextChoices):
@@ -60,6 +67,19 @@ class Server(GovernedModel):
         MANUAL = "manual", _("a person approves each")
         FIRST = "first", _("the first discovery is trusted")
         ALWAYS = "always", _("everything is trusted, always")
+
+    class Confinement(models.TextChoices):
+        """The box that a stdio server must run in; it isn't started in a weaker one."""
+
+        NONE = "none", _("what this machine offers")
+        NAMESPACES = "namespaces", _("namespaces of its own")
+        BUBBLEWRAP = "bubblewrap", _("bubblewrap: files can only be read")
+
+    class Network(models.TextChoices):
+        """What a confined stdio server reaches."""
+
+        HOST = "host", _("all that this machine reaches")
+        NONE = "none", _("nothing but its own loopback")
 
     class Status(models.TextChoices):
         """What the last contact showed."""
@@ -99,11 +119,41 @@ class Server(GovernedModel):
     approval = models.CharField(
         _("approval"), max_length=8, choices=Approval, default=Approval.MANUAL
     )
+    only_tools = models.JSONField(
+        _("keep to these tools"),
+        default=list,
+        blank=True,
+        help_text=_("A tool that is seen for the first time and fits none is switched off."),
+    )
     allow_private = models.BooleanField(
         _("private address allowed"),
         default=False,
         help_text=_("Only a platform administrator may allow a private or loopback address."),
     )
+    confinement = models.CharField(
+        _("confinement"), max_length=10, choices=Confinement, default=Confinement.NONE
+    )
+    network = models.CharField(_("network"), max_length=4, choices=Network, default=Network.HOST)
+    call_price = models.PositiveBigIntegerField(
+        _("price of a call"),
+        default=0,
+        db_default=0,
+        help_text=_("In micro-dollars; counts in money budgets. 0 where calls are free."),
+    )
+    second_price = models.PositiveBigIntegerField(
+        _("price of a second"),
+        default=0,
+        db_default=0,
+        help_text=_("In micro-dollars, for each second that a call runs."),
+    )
+    calls_per_minute = models.PositiveIntegerField(
+        _("calls a minute"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text=_("Of everybody together; empty: as many as agents and tokens may."),
+    )
+
     preset = models.ForeignKey(
         "mcp_servers.Preset",
         on_delete=models.SET_NULL,
@@ -139,13 +189,30 @@ class Server(GovernedModel):
             models.UniqueConstraint(fields=["scope_id", "slug"], name="server_slug_in_scope"),
             models.UniqueConstraint(fields=["scope_id", "name"], name="server_name_in_scope"),
             models.CheckConstraint(
-                condition=models.Q(transport_type__in=["stdio", "http"]), name="server_transport"
+                condition=models.Q(transport_type__in=["stdio", "http", "openapi"]),
+                name="server_transport",
             ),
         )
         indexes = (models.Index(fields=["organization", "name"], name="server_by_name"),)
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def interactive(self) -> bool:
+        """Tell whether people sign in to this server in a browser."""
+        oauth = self.auth_type == self.Auth.OAUTH2
+        return oauth and self.auth_config.get("grant") == "authorization_code"
+
+    @property
+    def by_person(self) -> bool:
+        """Tell whether each person signs in to this server for themselves."""
+        return self.interactive and self.auth_config.get("per") == "user"
+
+    @property
+    def speaks_mcp(self) -> bool:
+        """Tell whether it is an MCP server; an API is asked in its own way."""
+        return self.transport_type != self.Transport.OPENAPI
 
     @property
     def private_to_agent(self) -> bool:

@@ -77,6 +77,10 @@ class Asker:
         sent = {"Content-Type": kind, **(headers or {})}
         return await self._send("POST", self.check(url, what), what, content, sent)
 
+    async def delete(self, url: str, what: str, *, headers: Mapping[str, str]) -> Answer:
+        """Delete what is at `url`."""
+        return await self._send("DELETE", self.check(url, what), what, headers=headers)
+
     async def challenge(self, url: str) -> str:
         """Return the challenge with which a server refuses a request without credentials."""
         headers = {

@@ -1,5 +1,6 @@
 """Who we are at an authorization server: entered, described by our own document, or registered."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ from mcp_servers.oauth.accounts import Account
 from mcp_servers.oauth.asking import asking
 from mcp_servers.oauth.assertions import Client
 from mcp_servers.oauth.faults import OAuthProblem
-from mcp_servers.oauth.metadata import Authority
+from mcp_servers.oauth.metadata import Authority, same_origin
 
 CALLBACK = "/oauth/callback"
 DOCUMENT = "/oauth/client-metadata.json"
@@ -26,10 +27,18 @@ def redirect_uri() -> str:
     return f"{settings.BONOBOT_URL}{CALLBACK}"
 
 
+def document_url() -> str:
+    """Return where authorization servers can read about us; "" where they can't."""
+    if settings.BONOBOT_OAUTH_CLIENT_ID:
+        return str(settings.BONOBOT_OAUTH_CLIENT_ID)
+    own = f"{settings.BONOBOT_URL}{DOCUMENT}"
+    return own if own.startswith("https://") else ""
+
+
 def document() -> dict[str, Any]:
     """Return what we publish about ourselves (a client id metadata document)."""
     return {
-        "client_id": f"{settings.BONOBOT_URL}{DOCUMENT}",
+        "client_id": document_url() or f"{settings.BONOBOT_URL}{DOCUMENT}",
         "token_endpoint_auth_method": "none",
         **_about_us(),
     }
@@ -52,10 +61,10 @@ async def client_for(account: Account, authority: Authority) -> Client:
     """
     if account.client_id:
         return entered(account)
-    if authority.client_documents and settings.BONOBOT_URL.startswith("https://"):
-        return Client(id=f"{settings.BONOBOT_URL}{DOCUMENT}")
-    if known := await runtime().orm(_registered, account, authority.issuer):
-        return known
+    if authority.client_documents and (url := document_url()):
+        return Client(id=url)
+    if registered := await runtime().orm(_registered, account, authority.issuer):
+        return registered
     if authority.registration_endpoint:
         return await _register(account, authority)
     raise OAuthProblem(
@@ -68,10 +77,15 @@ async def client_for(account: Account, authority: Authority) -> Client:
 
 async def client_named(account: Account, authority: Authority, client_id: str) -> Client:
     """Return the client under whose id a grant was given; it is used at its own issuer only."""
+    return await runtime().orm(known, account, authority.issuer, client_id)
+
+
+def known(account: Account, issuer: str, client_id: str) -> Client:
+    """Return the client of that id at that issuer, as it was entered or registered (ORM work)."""
     if client_id == account.client_id:
         return entered(account)
-    known = await runtime().orm(_registered, account, authority.issuer)
-    return known if known and known.id == client_id else Client(id=client_id)
+    found = _registered(account, issuer)
+    return found if found and found.id == client_id else Client(id=client_id)
 
 
 def _registered(account: Account, issuer: str) -> Client | None:
@@ -103,20 +117,32 @@ async def _register(account: Account, authority: Authority) -> Client:
         )
     given = body.get("token_endpoint_auth_method", method)
     client = Client(id=str(client_id), secret=secret, method=given if given in METHODS else method)
-    await runtime().orm(_keep, account, authority.issuer, client, _expiry(body))
+    await runtime().orm(_keep, account, authority, client, body)
     return client
 
 
-def _keep(account: Account, issuer: str, client: Client, expires_at: datetime | None) -> None:
+def _keep(account: Account, authority: Authority, client: Client, body: Mapping[str, Any]) -> None:
     key = {
         "organization_id": account.organization_id,
-        "issuer": issuer,
+        "issuer": authority.issuer,
         "redirect_uri": redirect_uri(),
     }
     row: Any = OAuthClient.objects.filter(**key).first() or OAuthClient(**key)
-    row.client_id, row.method, row.expires_at = client.id, client.method, expires_at
+    row.client_id, row.method, row.expires_at = client.id, client.method, _expiry(body)
     row.client_secret = client.secret
+    row.registration_url, row.registration_token = _managed(authority, body)
     row.save()
+
+
+def _managed(authority: Authority, body: Mapping[str, Any]) -> tuple[str, str]:
+    """Return where the registration can be removed, and the token for it (RFC 7592); or blanks."""
+    url, token = body.get("registration_client_uri"), body.get("registration_access_token")
+    if not (isinstance(url, str) and isinstance(token, str) and token.isprintable()):
+        return "", ""
+    if len(url) > LONGEST or len(token) > LONGEST or not token.isascii():
+        return "", ""
+    own = same_origin(url, authority.registration_endpoint)  # the token is for nobody else
+    return (url, token) if own else ("", "")
 
 
 def _first_known(authority: Authority) -> str:

@@ -13,6 +13,7 @@ from django.db.models import F, Q
 from django.utils import timezone
 
 from bonobot.lib.problems import Problem
+from bonobot.tenancy.models import Membership
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth.accounts import Account
 from mcp_servers.oauth.faults import LoginNeeded, OAuthProblem
@@ -21,6 +22,8 @@ from mcp_servers.oauth.tokens import Tokens
 LEASE = timedelta(seconds=60)
 # A failure answers for this long to all who ask, so that a refused client isn't a flood.
 REMEMBERED = timedelta(seconds=10)
+# How many people's grants are tried before a server counts as one that nobody has signed in to.
+MOST_TRIED = 20
 
 _EMPTY: dict[str, Any] = {
     "access_token": "",
@@ -48,19 +51,10 @@ class Held:
 def grant_of(account: Account) -> OAuthGrant:
     """Return the account's row, made or emptied where its sign-in is another than it was.
 
-    Where each person signs in and nobody in particular asks (discovery, health), it is the row of
-    whoever signed in last. Raises `LoginNeeded` when nobody has.
+    Raises `LoginNeeded` for an account of nobody: each person has a row of their own.
     """
     if account.subject is None:
-        row = (
-            OAuthGrant.objects.filter(server=account.server_id, binding=account.binding)
-            .exclude(access_token="")
-            .order_by("-updated_at")
-            .first()
-        )
-        if row is None:
-            raise LoginNeeded("Nobody has signed in to this server yet.")
-        return row
+        raise LoginNeeded("Each person signs in to this server, and no person asks.")
     row, _made = OAuthGrant.objects.get_or_create(
         server_id=account.server_id,
         subject=account.subject,
@@ -76,6 +70,17 @@ def grant_of(account: Account) -> OAuthGrant:
         )
         row.refresh_from_db()
     return row
+
+
+def signed_in(account: Account) -> list[UUID]:
+    """Return the members whose grants may still be good, those with a usable token first."""
+    rows = OAuthGrant.objects.filter(server=account.server_id, binding=account.binding)
+    members = Membership.objects.filter(
+        organization=account.organization_id, user__is_active=True
+    ).values("user")
+    alive = [row for row in rows.filter(subject__in=members).order_by("pk") if row.alive()]
+    alive.sort(key=lambda row: not row.usable())
+    return [row.subject for row in alive[:MOST_TRIED]]
 
 
 def held(grant: OAuthGrant) -> Held | None:

@@ -9,6 +9,7 @@ import asyncio
 import random
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -35,8 +36,13 @@ _running: dict[_Key, Future[Held | Problem]] = {}
 
 
 def login_url(account: Account) -> str:
-    """Return where a person signs in to the server."""
-    return f"{settings.BONOBOT_URL}/oauth/start/{account.server_id}"
+    """Return where a person signs in to the account's server."""
+    return login_address(account.server_id)
+
+
+def login_address(server_id: UUID) -> str:
+    """Return where a person signs in to a server."""
+    return f"{settings.BONOBOT_URL}/oauth/start/{server_id}"
 
 
 async def bearer(account: Account) -> Held:
@@ -44,7 +50,7 @@ async def bearer(account: Account) -> Held:
 
     On the loop of `runtime()` only.
     """
-    grant, found = await runtime().orm(_look, _somebody(account))
+    grant, found = await runtime().orm(_look, account)
     if found is not None:
         return found
     return await _renewed(account, grant.version, None, "")
@@ -52,7 +58,7 @@ async def bearer(account: Account) -> Held:
 
 async def renewed(account: Account, refused: Held, challenge: Challenge | None) -> Held:
     """Return another token than the one that was refused with 401."""
-    return await _renewed(_somebody(account), refused.version, challenge, "")
+    return await _renewed(account, refused.version, challenge, "")
 
 
 async def stepped_up(account: Account, refused: Held, challenge: Challenge) -> Held:
@@ -60,13 +66,16 @@ async def stepped_up(account: Account, refused: Held, challenge: Challenge) -> H
 
     Raises `LoginNeeded` where only a person can agree to more, or more was asked for in vain.
     """
-    grant, _found = await runtime().orm(_look, _somebody(account))
+    grant, _found = await runtime().orm(_look, account)
     before = scopes_of(f"{grant.wanted_scope} {grant.scope}") or account.scopes
     wanted = joined(before, challenge.scopes)
-    if account.interactive:
+    # Where a person signed in, only what was granted counts: what is wanted may still be to come.
+    had = grant.scope if account.interactive else grant.wanted_scope
+    in_vain = set(challenge.scopes) <= set(scopes_of(had))
+    if account.interactive and not in_vain:
         await runtime().orm(grants.want, grant, wanted)
         raise _login(account, "The server wants more rights than were granted.")
-    if set(challenge.scopes) <= set(scopes_of(grant.wanted_scope)):
+    if in_vain:
         raise OAuthProblem(
             "The server wants rights that its authorization server does not give.",
             code="token_refused",
@@ -75,10 +84,20 @@ async def stepped_up(account: Account, refused: Held, challenge: Challenge) -> H
     return await _renewed(account, refused.version, challenge, wanted)
 
 
-def _somebody(account: Account) -> Account:
-    if account.subject is None and not account.by_person:
-        raise OAuthProblem("This sign-in belongs to nobody.", code="needs_reauth")
-    return account
+async def whoever(account: Account) -> Account:
+    """Return the account of a member whose login still holds, for what nobody in particular asks.
+
+    Discovery and health checks in the background go by it: who has to sign in again is passed over.
+    Raises `LoginNeeded` where nobody is left.
+    """
+    for subject in await runtime().orm(grants.signed_in, account):
+        theirs = replace(account, subject=subject)
+        try:
+            await bearer(theirs)
+        except LoginNeeded:
+            continue
+        return theirs
+    raise _login(account, "Nobody is signed in to this server.")
 
 
 def _look(account: Account) -> tuple[OAuthGrant, Held | None]:

@@ -30,6 +30,7 @@ from mcp_servers.oauth import clients, grants, keeper
 from mcp_servers.oauth.accounts import Account, joined, scopes_of
 from mcp_servers.oauth.faults import OAuthProblem, Transient
 from mcp_servers.oauth.metadata import Authority, discover
+from mcp_servers.oauth.parting import part
 from mcp_servers.oauth.signing import OAuthEndpoint
 from mcp_servers.oauth.tokens import Tokens, ask_for_tokens
 
@@ -153,6 +154,8 @@ def finish(
         "code_verifier": login.verifier.open(),
     }
     tokens = _waited(_exchanged, account, authority, login.client_id, form)
+    # Said nothing, an authorization server grants what was asked for (RFC 6749 5.1).
+    tokens = replace(tokens, scope=tokens.scope or login.scope)
     _keep(principal, server, account, login, tokens)
     return server
 
@@ -161,9 +164,13 @@ def forget(principal: Principal, server: Server) -> None:
     """Forget the tokens of an account: the very next call asks for a login, on every host."""
     account = account_for(principal, server)
     with change(**_what(principal, server, "oauth_disconnected", account)):
-        OAuthGrant.objects.filter(server=server, subject=_subject(account)).delete()
+        part(server, account, principal.actor, _grants(server, account))
         if not account.by_person:
             grants.mark(account, f"Signed out. Sign in at {keeper.login_url(account)}")
+
+
+def _grants(server: Server, account: Account) -> Any:
+    return OAuthGrant.objects.filter(server=server, subject=_subject(account))
 
 
 def _waited(fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
@@ -255,13 +262,15 @@ def _keep(
             client_id=login.client_id,
             wanted_scope=login.scope,
         )
-        if server.enabled:
-            Server.objects.filter(pk=server.pk).update(
-                status=Server.Status.DISCONNECTED,
-                status_code="",
-                status_detail="",
-                next_check_at=None,
-            )
+        asked = Server.objects.enabled().filter(pk=server.pk)
+        if account.by_person:  # others may be using it: only who waited for a login is woken
+            asked = asked.filter(status=Server.Status.NEEDS_REAUTH)
+        asked.update(
+            status=Server.Status.DISCONNECTED,
+            status_code="",
+            status_detail="",
+            next_check_at=None,
+        )
 
 
 def _what(

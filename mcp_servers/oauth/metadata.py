@@ -31,6 +31,7 @@ class Authority:
     token_endpoint: str
     authorization_endpoint: str = ""
     registration_endpoint: str = ""
+    revocation_endpoint: str = ""
     methods: tuple[str, ...] = BASIC_ONLY
     scopes: tuple[str, ...] = ()
     pkce: bool = False
@@ -143,7 +144,7 @@ def _authority(
 ) -> Authority:
     optional = {
         name: asker.check(document[name], name.replace("_", " "))
-        for name in ("authorization_endpoint", "registration_endpoint")
+        for name in ("authorization_endpoint", "registration_endpoint", "revocation_endpoint")
         if document.get(name)
     }
     return Authority(
@@ -186,6 +187,14 @@ def _covers(identifier: str, url: str) -> bool:
         return False
     inside = f"{own.path.rstrip('/')}/".startswith(f"{wide.path.rstrip('/')}/")
     return _origin(wide) == _origin(own) and inside and not wide.fragment
+
+
+def same_origin(one: str, other: str) -> bool:
+    """Tell whether two URLs have the same scheme, host and port."""
+    try:
+        return _origin(httpx2.URL(one)) == _origin(httpx2.URL(other))
+    except (httpx2.InvalidURL, ValueError):
+        return False
 
 
 def _origin(url: httpx2.URL) -> str:

@@ -114,6 +114,16 @@ def for_person(endpoint: Endpoint, person: UUID | None) -> Endpoint:
     return replace(endpoint, account=replace(endpoint.account, subject=person))
 
 
+async def for_background(endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint as somebody who is signed in reaches it; the same for all others.
+
+    Raises `LoginNeeded` where each person signs in and nobody's login holds.
+    """
+    if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.by_person:
+        return endpoint
+    return replace(endpoint, account=await keeper.whoever(endpoint.account))
+
+
 def _upstream(account: Account, problem: Problem) -> UpstreamError:
     return UpstreamError(
         f"`{account.server_name}`: {problem}",

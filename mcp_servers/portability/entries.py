@@ -35,7 +35,7 @@ class Entry:
     name: str
     slug: str
     line: int
-    transport_type: Literal["stdio", "http", ""] = ""
+    transport_type: Literal["stdio", "http", "openapi", ""] = ""
     endpoint_config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     auth_type: str = "none"
     auth_config: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -24,6 +24,7 @@ _NUMBER = re.compile(
     r"-?(?:0|[1-9][0-9]{0,300})(?:\.[0-9]{1,300})?(?:[eE][+-]?[0-9]{1,4})?(?![\w.])"
 )
 _STANDARD = json.JSONDecoder()
+_UNSTORABLE = re.compile("[\\x00\\ud800-\\udfff]")
 _WORD = re.compile(r"[A-Za-z_$][\w$]*")
 _MEMBER = re.compile(r'"(?:[^"\\\n]|\\.)*"\s*:')
 _WORDS = {"true": True, "false": False, "null": None}
@@ -188,6 +189,8 @@ class _Reader:
             raise self._broken(
                 "a text in double quotes is not closed, or has a wrong `\\`"
             ) from None
+        if unstorable(text):
+            raise self._broken("a text holds a character that can't be stored")
         return str(text)
 
     def _skip(self) -> str:
@@ -218,6 +221,11 @@ class _Reader:
             remedy=_remedy(self._text[self._at : self._at + 1]),
             extra={"line": line, "column": column},
         )
+
+
+def unstorable(text: str) -> bool:
+    """Tell whether a text holds NUL or half of a character, which no database takes."""
+    return _UNSTORABLE.search(text) is not None
 
 
 def without_texts(line: str) -> str:

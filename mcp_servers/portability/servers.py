@@ -11,14 +11,14 @@ from bonobot.lib.masking import names_secret
 from bonobot.lib.untrusted import visible
 from mcp_servers.launchers import unpinned_package
 from mcp_servers.naming import slugify
-from mcp_servers.portability import signing
+from mcp_servers.portability import apis, signing
 from mcp_servers.portability.collecting import Collector, Labels
 from mcp_servers.portability.entries import Entry
 from mcp_servers.portability.reader import Node
 from mcp_servers.portability.shapes import TRANSPORT_KEYS, URL_KEYS, Found
 from mcp_servers.secret_values import SecretValue
 
-Transport = Literal["stdio", "http", ""]
+Transport = Literal["stdio", "http", "openapi", ""]
 Members = dict[str, Node]
 
 TRANSPORTS: dict[str, Transport] = {
@@ -31,6 +31,7 @@ TRANSPORTS: dict[str, Transport] = {
     "streamable": "http",
     "streamable-http": "http",
     "streamablehttp": "http",
+    "openapi": "openapi",
 }
 _OF_STDIO = frozenset(("command", "args", "env", "cwd"))
 _SIGN_IN = frozenset(("auth", "auth_config"))
@@ -55,8 +56,10 @@ def read_server(
     sign_in = signing.SignIn()
     if transport == "stdio":
         endpoint, secrets = _stdio(members, collector)
-    elif transport == "http":
+    elif transport in ("http", "openapi"):
         endpoint, sign_in, secrets = _http(members, collector)
+    if transport == "openapi":
+        endpoint |= apis.of_api(members, collector)
     beyond = {name: node for name, node in members.items() if name not in taken_over}
     _tell_what_is_left_out(beyond, transport, collector)
     name = _name(found, endpoint, collector)
@@ -99,7 +102,7 @@ def _transport(members: Members, collector: Collector) -> Transport:
         word = str(node.value).strip().lower().replace("_", "-")
         if word not in TRANSPORTS:
             shown = visible(str(node.value), 40) if isinstance(node.value, str) else "this"
-            remedy = "Use `stdio`, `http`, `streamable_http` or `sse`."
+            remedy = "Use `stdio`, `http`, `streamable_http`, `sse` or `openapi`."
             detail = f"There is no transport `{shown}`."
             collector.refuse("unknown_transport", detail, "transport_type", remedy, node.line)
             return ""
@@ -289,10 +292,12 @@ def _enabled(members: Members, collector: Collector) -> bool:
 
 
 def _tell_what_is_left_out(members: Members, transport: Transport, collector: Collector) -> None:
-    other = {"stdio": _OF_HTTP, "http": _OF_STDIO}.get(transport, frozenset())
+    other = {"stdio": _OF_HTTP, "http": _OF_STDIO, "openapi": _OF_STDIO}.get(transport, frozenset())
     if transport == "stdio" and _no_sign_in(members):
         other -= _SIGN_IN
     known = (_OF_STDIO | _OF_HTTP | _OF_BOTH) - other
+    if transport == "openapi":
+        known |= apis.MEMBERS
     if left := [visible(name, 64) for name in members if name not in known]:
         listed = ", ".join(f"`{name}`" for name in left[:20])
         collector.tell("left_out", f"Not taken over: {listed}.")

@@ -74,7 +74,8 @@ def from_members(kind: str, members: dict[str, str], fill: Fill, where: str) -> 
     if kind == "api_key":
         header = members.get("header") or DEFAULT_KEY_HEADER
         key = fill(members.get("key", ""), f"{where}.key")
-        return SignIn(kind, {"header": header}, _sealed("key", key))
+        place = {"in": members["in"]} if members.get("in") else {}
+        return SignIn(kind, {"header": header, **place}, _sealed("key", key))
     if kind == "oauth2":
         return _oauth(members, fill, where)
     return SignIn()

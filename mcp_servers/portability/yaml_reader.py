@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from bonobot.lib.problems import Invalid
-from mcp_servers.portability.reader import DEEPEST, LONGEST_TEXT, Node, Reading
+from mcp_servers.portability.reader import DEEPEST, LONGEST_TEXT, Node, Reading, unstorable
 
 _BLANK = re.compile(r"(?:[ \t\r\n\ufeff]|\#[^\n]*(?:\n|\Z))*")
 _BEGINS_YAML = re.compile(r"---(?:\s|\Z)|%YAML|- |[A-Za-z_][^\s:{}\[\],\"]*\s*:(?:\s|\Z)")
@@ -43,17 +43,22 @@ def read_yaml(text: str) -> Reading:
     return Reading(documents[0])
 
 
-def read_documents(text: str) -> tuple[Node, ...]:
-    """Return every document of a text; raises `Invalid` as `read_yaml` does."""
-    if len(text.encode("utf-8", "surrogatepass")) > LONGEST_TEXT:
+def read_documents(
+    text: str, *, longest: int = LONGEST_TEXT, loader: Any = yaml.SafeLoader
+) -> tuple[Node, ...]:
+    """Return every document of a text; raises `Invalid` as `read_yaml` does.
+
+    `longest` is in bytes; `loader` is whose parser reads.
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > longest:
         raise Invalid(
-            f"The text is larger than {LONGEST_TEXT // 1024} KiB.",
+            f"The text is larger than {longest // 1024} KiB.",
             code="too_large",
             remedy="Split it into several files.",
         )
     building = _Building()
     try:
-        for event in yaml.parse(text.lstrip("\ufeff"), Loader=yaml.SafeLoader):
+        for event in yaml.parse(text.lstrip("\ufeff"), Loader=loader):
             building.take(event)
     except yaml.MarkedYAMLError as error:
         raise _broken(error.problem_mark, error.problem or "it can't be read") from None
@@ -114,6 +119,8 @@ class _Building:
     def _scalar(self, event: Any, line: int) -> None:
         if event.tag not in (None, "!", _TEXT_TAG):
             raise _unsupported(line, "tags (`!`)")
+        if unstorable(event.value):
+            raise _broken(event.start_mark, "a text holds a character that can't be stored")
         if self._waits_for_key():
             self._open[-1].key = (event.value, line)
             return

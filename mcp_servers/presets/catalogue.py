@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,14 +14,15 @@ from mcp_servers.schemas import violation
 from mcp_servers.secret_values import put_back
 
 FOLDER = Path(__file__).parent
+FILE = FOLDER / "catalogue.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueEntry:
-    """A preset as the file has it; the fields are those of the row, and three more.
+    """A preset as the file has it, which is as the row has it.
 
-    `labels` say what its tools do to a session, `program` what the package installs, `replaces`
-    which names that don't exist it stands in for.
+    `labels` say what its tools do to a session (all of them, or by tool), `program` what the
+    package installs, `replaces` which names that don't exist it stands in for.
     """
 
     slug: str
@@ -34,21 +36,29 @@ class CatalogueEntry:
     auth_type: str
     auth_config: dict[str, str]
     parameters: list[dict[str, Any]]
-    labels: list[str]
+    labels: list[str] | dict[str, list[str]]
     proof: dict[str, str]
     program: str = ""
     replaces: tuple[str, ...] = ()
+    confinement: str = "none"
+    network: str = "host"
 
     def columns(self) -> dict[str, Any]:
         """Return what is written into a row, all but the slug that finds it."""
-        apart = ("slug", "labels", "program", "replaces")
-        return {name: value for name, value in asdict(self).items() if name not in apart}
+        found = asdict(self) | {"replaces": list(self.replaces)}
+        return {name: value for name, value in found.items() if name != "slug"}
 
 
 @cache
 def load() -> tuple[CatalogueEntry, ...]:
     """Return the entries of the shipped catalogue; raises ValueError where the file is wrong."""
-    return read((FOLDER / "catalogue.json").read_text(encoding="utf-8"))
+    return read(FILE.read_text(encoding="utf-8"))
+
+
+@cache
+def edition() -> str:
+    """Return the digest of the shipped catalogue: rows that carry it are as the file says."""
+    return sha256(FILE.read_bytes()).hexdigest()
 
 
 def read(text: str) -> tuple[CatalogueEntry, ...]:
@@ -78,6 +88,14 @@ class Preset(Fillable, Protocol):
     def auth_type(self) -> str:
         """How we sign in."""
 
+    @property
+    def confinement(self) -> str:
+        """The box that its program must run in."""
+
+    @property
+    def network(self) -> str:
+        """What its program reaches from there."""
+
 
 def fill(preset: Preset, values: Mapping[str, str], *, name: str = "", **common: Any) -> ServerSpec:
     """Return the server that `values` make of a preset (a row or an entry of the catalogue).
@@ -91,11 +109,13 @@ def fill(preset: Preset, values: Mapping[str, str], *, name: str = "", **common:
         first.extra["errors"] = [problem.as_dict() for problem in filled.problems]
         raise first
     endpoint, auth = put_back(filled.endpoint_config, filled.auth_config, filled.secrets)
-    signs_in = any(secret.placement == "auth" for secret in filled.secrets)
+    # A person who signs in brings what is needed; else a credential that was left out is none.
+    interactive = auth.get("grant") == "authorization_code"
+    signs_in = interactive or any(secret.placement == "auth" for secret in filled.secrets)
     return ServerSpec(
         name=name or preset.slug,
         transport_type=preset.transport_type,
         endpoint_config=endpoint,
         auth_config={"type": preset.auth_type, **auth} if signs_in else {"type": "none"},
-        **common,
+        **{"confinement": preset.confinement, "network": preset.network, **common},
     )

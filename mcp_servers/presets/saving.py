@@ -6,7 +6,7 @@ from typing import Any
 from django.db import IntegrityError
 
 from bonobot.ledger.changes import change
-from bonobot.lib.problems import Conflict, Forbidden, NotFound
+from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Preset, Secret, Server
@@ -15,18 +15,14 @@ from mcp_servers.naming import check_name, slugify
 MEMBERS: dict[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
 
 
-def save_as_preset(principal: Principal, server: Server, name: str) -> Preset:
-    """Return a new preset of the principal's organization with the server's public configuration.
+def preset_of(principal: Principal, server: Server, name: str) -> Preset:
+    """Return the preset that a server would make, not saved: what a person sees before they do.
 
-    Values of secrets never enter it: each becomes a required secret parameter. Raises `Conflict`
-    (code `name_taken`), `Forbidden` (`platform_admin_only`, for programs) and problems of the name.
+    Values of secrets never enter it: each becomes a required secret parameter. Raises `Forbidden`
+    (`platform_admin_only`, for programs) and `NotFound`.
     """
     principal.require(Action.MANAGE_SERVERS)
     _may_save(principal, server)
-    check_name(name)
-    slug = slugify(name).replace("_", "-")
-    if Preset.objects.filter(organization_id=principal.organization_id, slug=slug).exists():
-        raise _taken(name)
     endpoint: dict[str, Any] = dict(server.endpoint_config)
     auth: dict[str, Any] = dict(server.auth_config)
     parameters: list[dict[str, Any]] = []
@@ -37,20 +33,34 @@ def save_as_preset(principal: Principal, server: Server, name: str) -> Preset:
         if secret.placement == Secret.Placement.AUTH:
             auth[secret.name] = reference
         else:
-            endpoint.setdefault(MEMBERS[secret.placement], {})[secret.name] = reference
-    preset = Preset(
+            member = MEMBERS[secret.placement]
+            endpoint[member] = {**endpoint.get(member, {}), secret.name: reference}
+    return Preset(
         organization_id=principal.organization_id,
-        slug=slug,
+        slug=slugify(name).replace("_", "-"),
         name=name.strip(),
         description=server.description,
         category="own",
         transport_type=server.transport_type,
+        confinement=server.confinement,
+        network=server.network,
         endpoint_config=endpoint,
         auth_type=server.auth_type,
         auth_config=auth,
         parameters=parameters,
         proof={"kind": "server", "server": server.name},
     )
+
+
+def save_as_preset(principal: Principal, server: Server, name: str) -> Preset:
+    """Return a new preset of the principal's organization with the server's public configuration.
+
+    Raises the problems of `preset_of`, `Conflict` (`name_taken`) and problems of the name.
+    """
+    preset = preset_of(principal, server, name)
+    check_name(name)
+    if Preset.objects.filter(organization_id=principal.organization_id, slug=preset.slug).exists():
+        raise _taken(name)
     with change(**_what(principal, preset, server)):
         try:
             preset.save()
@@ -72,6 +82,18 @@ def _may_save(principal: Principal, server: Server) -> None:
             field="server",
             rule="stdio",
             remedy="Ask a platform administrator to save it.",
+        )
+    _has_address(server)
+
+
+def _has_address(server: Server) -> None:
+    """Raise where an API's document is known to this server alone."""
+    if not server.speaks_mcp and not server.endpoint_config.get("document_url"):
+        raise Invalid(
+            "A preset of an API needs its document's address.",
+            code="document_url_missing",
+            field="server",
+            remedy="Give the server its document's address first.",
         )
 
 

@@ -98,7 +98,7 @@ def bounded(arguments: Any) -> Size:
 
 
 def invalid(complaint: Complaint, others: tuple[dict[str, str], ...] = ()) -> InvalidArguments:
-    """Return the problem for a complaint; `others` are further ones, each with field and detail."""
+    """Return the problem for a complaint; `others` are further ones, each as REST tells it."""
     return InvalidArguments(
         complaint.detail,
         field=complaint.path,
@@ -114,7 +114,7 @@ def _violation(validator: Validator, arguments: Any) -> InvalidArguments | None:
     first = complaint_of(best_match(errors))
     each = {found.path: found for found in map(complaint_of, errors)} if len(errors) > 1 else {}
     others = tuple(
-        {"field": found.path, "detail": found.detail}
+        {"field": found.path, "code": InvalidArguments.code, "detail": found.detail}
         for found in islice(each.values(), MOST_COMPLAINTS)
     )
     return invalid(first, others)

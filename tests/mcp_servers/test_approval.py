@@ -5,7 +5,7 @@ import pytest
 from bonobot.ledger.models import AuditRow
 from bonobot.lib.problems import Conflict, Forbidden
 from bonobot.tenancy.roles import Role
-from mcp_servers.approval import approve, withdraw
+from mcp_servers.approval import approve, pin_all, withdraw
 from mcp_servers.models import Definition, Server
 from tests.agents import casting
 
@@ -112,3 +112,29 @@ def test_the_state_and_the_querysets_say_the_same(server, values, state):
     only = server.definitions.filter(name="one")
     assert only.callable().exists() == (state == "approved")
     assert only.waiting().exists() == (state in ("pending", "changed"))
+
+
+def suspect(server, name="two"):
+    found = [{"tier": "soft", "rule": "keep_from_user", "path": "$.description", "excerpt": "…"}]
+    server.definitions.filter(name=name).update(findings=found)
+
+
+def test_what_reads_like_orders_is_left_out_of_approving_all(reviewer, server):
+    suspect(server)
+    done = approve(reviewer, server)
+    assert (done.approved, done.skipped, done.held) == (("one",), (), ("two",))
+    assert server.definitions.get(name="two").state == "pending"
+
+
+def test_it_is_approved_by_name(reviewer, server):
+    suspect(server)
+    two = server.definitions.get(name="two")
+    assert approve(reviewer, server, {two.pk: two.digest}).approved == ("two",)
+
+
+@pytest.mark.parametrize(("mode", "pinned"), [("first", {"one"}), ("always", {"one", "two"})])
+def test_a_rule_trusts_no_orders_unless_it_trusts_everything(server, mode, pinned):
+    suspect(server)
+    server.approval = mode
+    pin_all(server, server.definitions.all(), by=f"approval:{mode}")
+    assert {row.name for row in Definition.objects.callable()} == pinned

@@ -1,6 +1,7 @@
 """Discovery: what a server declares is kept whole, and nothing new may be called by itself."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -92,6 +93,14 @@ def test_what_disappears_is_gone_and_keeps_its_pin(boss, server):
     alter(boss, server, workshop("one two"))
     look(boss, server)
     assert states(server)["two"] == "approved"
+
+
+def test_a_server_that_is_kept_to_some_tools_has_the_others_switched_off(boss):
+    server = add(boss, replace(workshop("one two"), only_tools=["o*"]))
+    look(boss, server)
+    on = dict(server.definitions.tools().values_list("name", "enabled"))
+    assert {name for name, enabled in on.items() if enabled} == {"one"}
+    assert on["two"] is False
 
 
 def test_what_is_new_after_an_approval_waits(boss, server):

@@ -1,9 +1,12 @@
 """Placeholders of an export: each its own, none of them Bonobot's."""
 
+import json
+
 import pytest
 
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.exporting import Names, as_client_file, described
+from mcp_servers.portability.overrides import wishes
 from mcp_servers.registration import add
 from tests.agents import casting
 
@@ -61,3 +64,17 @@ def test_a_sign_in_is_written_as_its_reader_knows_it(auth, headers, secret):
     ours = described(server, Names())
     assert (for_clients.get("headers"), ours.get("auth_config")) == (headers, secret)
     assert "s3cret" not in f"{for_clients} {ours}"
+
+
+@pytest.mark.django_db
+def test_the_tools_that_a_server_is_kept_to_are_carried():
+    spec = ServerSpec(
+        name="docs",
+        transport_type="http",
+        endpoint_config={"url": "https://docs.example.com/mcp"},
+        only_tools=["read_*"],
+    )
+    server = add(casting.administrator(casting.organization()), spec)
+    text = json.dumps(as_client_file([server]))
+    assert wishes(text).only_tools == {"docs": ("read_*",)}
+    assert described(server, Names())["allowed_tools"] == ["read_*"]

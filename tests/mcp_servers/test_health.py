@@ -3,24 +3,30 @@
 import asyncio
 import sys
 from datetime import timedelta
+from uuid import uuid4
 
 import pytest
+import time_machine
 from django.utils import timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bonobot.ledger.heads import generation
+from bonobot.ledger.models import AuditRow
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from mcp_servers import watch_leases
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.connections.pool import connections
-from mcp_servers.health import check, check_all, claim_due
+from mcp_servers.health import check, check_all, claim_due, freshness
 from mcp_servers.models import Check, Server
 from mcp_servers.registration import add, switch
 from mcp_servers.status import BACKOFF_LIMIT, pause, record_failure
-from mcp_servers.tasks import prune_checks
+from mcp_servers.tasks import check_due, prune_checks
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
 from tests.eventually import eventually
+from tests.servers import raw_http
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -92,6 +98,40 @@ def test_a_server_is_discovered_again_after_a_day(server):
     assert Check.objects.filter(kind="discovery").count() == 2
 
 
+def test_a_server_is_discovered_again_when_its_time_to_live_is_over(server):
+    runtime().call(check, server.pk)
+    Server.objects.filter(pk=server.pk).update(discovered_at=timezone.now() - timedelta(minutes=2))
+    runtime().call(check, server.pk)
+    assert Check.objects.filter(kind="discovery").count() == 2
+
+
+def test_what_is_listened_to_is_not_polled(serve):
+    serving, server = serve(lambda asked: raw_http.error(asked, -32601))
+    watch_leases.claim(me := uuid4(), 1)
+    watch_leases.opened(me, server.pk)
+    discovery = {**server.discovery, "ttlMs": 0}
+    long_ago = timezone.now() - timedelta(hours=23)
+    Server.objects.filter(pk=server.pk).update(discovered_at=long_ago, discovery=discovery)
+    runtime().call(check, server.pk)
+    assert serving.asked("tools/list") == 1
+    watch_leases.let_go(me)
+    runtime().call(check, server.pk)
+    assert serving.asked("tools/list") == 2
+
+
+@given(st.integers())
+def test_a_time_to_live_is_kept_between_a_minute_and_a_day(ttl_ms):
+    found = freshness({"ttlMs": ttl_ms})
+    assert timedelta(minutes=1) <= found <= timedelta(days=1)
+    if 60_000 <= ttl_ms <= 86_400_000:
+        assert found == timedelta(milliseconds=ttl_ms)
+
+
+@pytest.mark.parametrize("discovery", [None, {}, {"ttlMs": None}, {"ttlMs": "1"}, {"ttlMs": True}])
+def test_a_discovery_without_a_time_to_live_is_good_for_a_day(discovery):
+    assert freshness(discovery) == timedelta(days=1)
+
+
 def test_a_failure_is_remembered_and_the_next_success_ends_it(server):
     runtime().call(check, server.pk)
     good = server.endpoint_config
@@ -149,3 +189,61 @@ def test_old_history_is_pruned(server):
     assert prune_checks() == 0
     Check.objects.update(created_at=timezone.now() - timedelta(days=31))
     assert prune_checks() == 1
+
+
+def test_a_server_in_error_comes_back_by_itself_within_an_hour(server):
+    for _ in range(30):
+        record_failure(server.pk, Check.Kind.HEALTH, Problem("no", code="server_unreachable"))
+    assert reloaded(server).status == Server.Status.ERROR
+    assert server.next_check_at <= timezone.now() + BACKOFF_LIMIT
+    assert claim_due() == []
+    with time_machine.travel(timezone.now() + BACKOFF_LIMIT, tick=True):
+        assert check_due() == 1
+        eventually(lambda: reloaded(server).status == Server.Status.CONNECTED, within=30)
+        assert (server.failures, server.status_code) == (0, "")
+        assert server.next_check_at <= timezone.now() + pause(server, 0)
+
+
+def test_a_fault_of_ours_ends_no_other_check_and_freezes_no_state(register, server, monkeypatch):
+    other = register("other", str(WORKSHOP), "stdio")
+    survey = connections().survey
+
+    async def broken(endpoint, **how):
+        if endpoint.server_id == other.pk:
+            raise RuntimeError("a fault of ours")
+        return await survey(endpoint, **how)
+
+    monkeypatch.setattr(connections(), "survey", broken)
+    runtime().call(check_all, [other.pk, server.pk])
+    assert reloaded(server).status == Server.Status.CONNECTED
+    assert (reloaded(other).status, other.status_code) == ("error", "internal_error")
+
+
+def turns():
+    rows = AuditRow.objects.filter(event_type="connection").order_by("seq")
+    return [(row.action, row.outcome, row.code) for row in rows]
+
+
+def test_each_turn_of_a_connection_is_in_the_audit_once(server):
+    before = generation(server.organization_id)
+    for _ in range(2):
+        runtime().call(check, server.pk)
+    gone = Problem("It hung up.", code="server_unreachable")
+    for problem in (gone, gone, Problem("No.", code="needs_reauth")):
+        record_failure(server.pk, Check.Kind.HEALTH, problem)
+    runtime().call(check, server.pk)
+    assert turns() == [
+        ("server_connected", "ok", ""),
+        ("server_lost", "error", "server_unreachable"),
+        ("server_credentials_refused", "error", "needs_reauth"),
+        ("server_connected", "ok", ""),
+    ]
+    record_failure(server.pk, Check.Kind.HEALTH, gone)
+    after = generation(server.organization_id)
+    record_failure(server.pk, Check.Kind.HEALTH, Problem("No.", code="needs_reauth"))
+    assert generation(server.organization_id) == after > before
+
+
+def test_a_server_that_never_answered_was_not_lost(server):
+    record_failure(server.pk, Check.Kind.HEALTH, Problem("Away.", code="server_unreachable"))
+    assert turns() == [("server_connection_failed", "error", "server_unreachable")]

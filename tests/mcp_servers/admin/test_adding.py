@@ -149,6 +149,20 @@ def test_the_mask_keeps_a_value_and_a_removed_row_removes_it(
     assert values(sealed) == {"X-Team": "geheim", "X-New": "neu", "token": "sesam"}
 
 
+def test_the_tools_that_it_is_kept_to_are_shown_and_changed(
+    sealed: Server, seat: desk.Desk
+) -> None:
+    fields = HTTP | {"auth_type": "bearer_token", "token": MASK}
+    name = "mcp_servers_server_configuration"
+    seat.post(name, sealed.pk, **fields, only_tools="read_*\n\n search \n")
+    sealed.refresh_from_db()
+    assert sealed.only_tools == ["read_*", "search"]
+    assert "read_*\nsearch</textarea>" in seat.get(name, sealed.pk)
+    seat.post(name, sealed.pk, **fields, only_tools="")
+    sealed.refresh_from_db()
+    assert sealed.only_tools == []
+
+
 def test_a_new_credential_replaces_the_stored_one(sealed: Server, seat: desk.Desk) -> None:
     fields = HTTP | {"auth_type": "api_key", "header": "X-Key", "key": "neu"}
     seat.post("mcp_servers_server_configuration", sealed.pk, **fields)

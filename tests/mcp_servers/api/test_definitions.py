@@ -97,7 +97,12 @@ def test_only_what_was_read_is_approved(reviewer, server, path):
     rows = [{"id": str(row.pk), "digest": row.digest} for row in server.definitions.tools()]
     Definition.objects.filter(name="two").update(digest="changed meanwhile")
     answer = reviewer.post(f"{path}/approve", {"definitions": rows})
-    assert answer.json == {"approved": ["one"], "skipped": ["two"], "waiting": 3}
+    assert answer.json == {
+        "approved": ["one"],
+        "skipped": ["two"],
+        "held": [],
+        "waiting": 3,
+    }
 
 
 @pytest.mark.parametrize(
@@ -159,3 +164,25 @@ def test_a_list_takes_the_same_queries_for_any_number_of_rows(
         )
     with django_assert_num_queries(3):  # the token, the server, the definitions
         assert len(reviewer.get(f"{path}/tools").json["results"]) == 22
+
+
+def test_labels_are_suggested_then_set_and_given_back(reviewer, server, path):
+    answer = reviewer.get(f"{path}/tools").json["results"][0]
+    assert (answer["labels"], answer["labels_suggested"]) == (
+        None,
+        ["private_data", "untrusted_content"],
+    )
+    body = {"names": ["one", "two"], "labels": ["sends_out"]}
+    assert reviewer.send("PUT", f"{path}/labels", body).status == 200
+    assert one(server).labels == ["sends_out"]
+    assert reviewer.send("PUT", f"{path}/labels", body | {"labels": None}).status == 200
+    assert one(server).labels is None
+
+
+def test_labels_that_mean_nothing_change_nothing(reviewer, server, path):
+    for body, code in (
+        ({"names": ["one"], "labels": ["kind"]}, "unknown_label"),
+        ({"names": ["nine"], "labels": []}, "not_found"),
+    ):
+        assert reviewer.send("PUT", f"{path}/labels", body).code == code
+    assert one(server).labels is None

@@ -8,7 +8,6 @@ from bonobot.ledger.models import AuditRow
 from bonobot.lib.masking import MASK
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Role
-from mcp_servers.api import shapes
 from mcp_servers.models import Definition, Launcher, Secret, Server
 from tests import rest
 from tests.agents import casting
@@ -206,14 +205,3 @@ def test_a_list_takes_the_same_queries_for_any_number_of_rows(
     with django_assert_num_queries(3):  # the token, the servers with their counts, the secrets
         found = operator.get("mcp-servers").json["results"]
     assert {(server["tools"], server["waiting"]) for server in found} == {(1, 1)}
-
-
-@pytest.mark.parametrize(("role", "shown"), [(Role.OPERATOR, "fatal"), (Role.AUDITOR, "")])
-def test_the_last_words_of_a_server_are_for_who_manages_servers(
-    acme, root, monkeypatch, role: Role, shown: str
-):
-    monkeypatch.setattr(shapes, "last_words", lambda server_id: "fatal")
-    made = root.post("mcp-servers", STDIO)
-    reader = rest.as_role(acme, role)
-    assert reader.get(f"mcp-servers/{made.json['id']}").json["stderr"] == shown
-    assert "stderr" not in reader.get("mcp-servers").json["results"][0]

@@ -12,12 +12,15 @@ import pytest
 from django.utils import timezone
 
 from bonobot.lib.runtime import runtime
+from bonobot.tenancy.roles import Role
 from mcp_servers.endpoints import endpoint_of
 from mcp_servers.models import OAuthGrant
 from mcp_servers.oauth import grants, keeper
 from mcp_servers.oauth.tokens import Tokens
 from tests import processes
+from tests.agents import casting
 from tests.mcp_servers.oauth.conftest import LOGIN, ask
+from tests.mcp_servers.oauth.test_login import browser, signed_in
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -49,14 +52,17 @@ def callers(server) -> "subprocess.Popen[str]":
     )
 
 
-def test_twenty_callers_in_two_processes_renew_once(register, protected):
-    server = register()
+def test_twenty_callers_in_two_processes_refresh_once(register, organization, protected):
+    server = register(LOGIN)
+    signed_in(browser(casting.person(organization, Role.OWNER)), server)
+    OAuthGrant.objects.update(expires_at=timezone.now())
     protected.set(token_pause_s=1.0)
     both = [callers(server), callers(server)]
     digests = [digest for one in both for digest in one.communicate(timeout=90)[0].split()]
     assert len(digests) == 20
     assert len(set(digests)) == 1
-    assert len(protected.token_requests) == 1
+    kinds = [one["grant_type"] for one in protected.token_requests]
+    assert kinds == ["authorization_code", "refresh_token"]
 
 
 def test_a_rotated_refresh_token_is_never_used_twice(register, protected, boss):

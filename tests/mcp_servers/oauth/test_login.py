@@ -299,6 +299,16 @@ def test_more_rights_are_asked_for_at_the_next_login(owners, register, protected
     assert ask(server)
 
 
+def test_rights_that_were_granted_and_are_not_enough_ask_for_no_login(owners, register, protected):
+    protected.set(needed_scope="write", never_enough=True, scope_told=False)
+    server = register({**LOGIN, "scopes": "read write"})
+    signed_in(owners, server)
+    assert OAuthGrant.objects.get().scope == "read write"  # nothing was said: what was asked for
+    with pytest.raises(Problem) as caught:
+        ask(server)
+    assert caught.value.code == "token_refused"
+
+
 def test_each_person_has_their_own_tokens(organization, register, protected):
     server = register({**LOGIN, "per": "user"})
     people = [casting.person(organization, Role.MEMBER, name) for name in ("ann", "ben")]

@@ -1,20 +1,24 @@
 """Servers that each person signs in to: the door uses the tokens of who asks, and no others."""
 
 import hashlib
+from dataclasses import replace
+from uuid import UUID, uuid4
 
 import pytest
 
 from agents.calls import Request, call
 from agents.people import person_behind
-from agents.sessions.requests import start
+from agents.sessions.requests import send, start
 from bonobot.ledger.models import AuditRow
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import User
-from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.models import Membership, User
+from bonobot.tenancy.principals import Principal, principal_for_token
 from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
 from mcp_servers.approval import approve
 from mcp_servers.discovery import discover
+from mcp_servers.health import check
 from mcp_servers.models import OAuthGrant, Server
 from tests.agents import casting
 from tests.mcp_servers.oauth.conftest import LOGIN, ask
@@ -26,6 +30,21 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def people(organization):
     return [casting.person(organization, Role.OWNER, name) for name in ("ann", "ben")]
+
+
+def session_of(principal, agent, *speakers):
+    """Return the principal of a session that `principal` started and `speakers` write to."""
+    session = start(principal, agent, "hello")
+    for one in speakers:
+        send(one, session, "and then")
+    return Principal(
+        kind="session",
+        id=str(session.pk),
+        label=principal.label,
+        organization_id=session.organization_id,
+        role=Role.MEMBER,
+        agent_id=agent.pk,
+    )
 
 
 @pytest.fixture
@@ -62,17 +81,72 @@ def test_a_token_of_ours_is_no_person(server, boss):
     assert (outcome.outcome, outcome.code) == ("error", "needs_reauth")
 
 
-def test_behind_a_session_is_who_started_it(organization, people):
-    session = start(people[0], casting.agent(organization), "hello")
-    asks = Principal(
-        kind="session",
-        id=str(session.pk),
-        label="ann",
-        organization_id=organization.pk,
-        role=Role.MEMBER,
-    )
-    assert person_behind(asks, session.pk) == User.objects.get(pk=people[0].id).pk
-    assert person_behind(asks, None) is None
+def test_no_principal_reaches_the_login_of_anybody_else(organization, people, boss, server):
+    ann, ben = people
+    agent = casting.agent(organization)
+    session = session_of(ann, agent)
+    token, _text = issue(ben, name="t", role=Role.OWNER)
+    elsewhere = casting.person(casting.organization("other"), Role.OWNER, "carl")
+    asked = {
+        "ann": (ann, None, "ann"),
+        "ann within a session": (ann, UUID(session.id), "ann"),
+        "her session": (session, UUID(session.id), "ann"),
+        "her session, asking as another": (session, uuid4(), None),
+        "her session, asking as none": (session, None, None),
+        "her session, from elsewhere": (
+            replace(session, organization_id=elsewhere.organization_id),
+            UUID(session.id),
+            None,
+        ),
+        "the session of another": (session_of(ben, agent), None, "ben"),
+        "her session, written to by another": (session_of(ann, agent, ben), None, None),
+        "another's, written to by her": (session_of(ben, agent, ann), None, None),
+        "her session, written to by a command": (session_of(ann, agent, boss), None, None),
+        "a session of a command": (session_of(boss, agent), None, None),
+        "ben": (ben, UUID(session.id), "ben"),
+        "a token": (principal_for_token(token), UUID(session.id), None),
+        "a command": (boss, UUID(session.id), None),
+    }
+    names = {UUID(one.id): one.label for one in people}
+    for name, (principal, session_id, expected) in asked.items():
+        if principal.kind == "session" and session_id is None and "none" not in name:
+            session_id = UUID(principal.id)
+        found = person_behind(principal, session_id)
+        assert names.get(found) == expected, name
+    Membership.objects.filter(user=ann.id).delete()
+    assert person_behind(session, UUID(session.id)) is None  # who left has no login here
+
+
+def test_a_discovery_by_a_person_uses_their_own_login_and_marks_nothing(server, people):
+    ann, ben = people
+    runtime().call(discover, server.pk, actor=ann.actor)
+    with pytest.raises(Problem) as caught:
+        runtime().call(discover, server.pk, actor=ben.actor)
+    assert caught.value.code == "needs_reauth"
+    assert f"/oauth/start/{server.pk}" in caught.value.remedy
+    server.refresh_from_db()
+    assert server.status == Server.Status.CONNECTED
+    assert whoami(ben, server).code == "needs_reauth"
+    server.refresh_from_db()
+    assert server.status == Server.Status.CONNECTED
+
+
+def test_a_check_in_the_background_goes_by_any_login_that_holds(server, people, protected):
+    ann, ben = people
+    signed_in(browser(ben), server)
+    OAuthGrant.objects.filter(subject=ben.id).update(access_token="", refresh_token="")
+    runtime().call(check, server.pk)  # whoever signed in last has to do so again
+    server.refresh_from_db()
+    assert server.status == Server.Status.CONNECTED
+    Membership.objects.filter(user=ann.id).delete()
+    with pytest.raises(Problem) as caught:
+        runtime().call(check, server.pk)  # nobody's is left: now it is everybody's task
+    assert caught.value.code == "needs_reauth"
+    server.refresh_from_db()
+    assert server.status == Server.Status.NEEDS_REAUTH
+    signed_in(browser(ben), server)
+    server.refresh_from_db()
+    assert server.status == Server.Status.DISCONNECTED
 
 
 def test_the_page_of_the_server_has_the_way_to_sign_in(register, organization):

@@ -1,12 +1,14 @@
 """The catalogue becomes rows, once, and the rows follow the file."""
 
 import pytest
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 from pytest_django import DjangoAssertNumQueries
 
 from bonobot.tenancy.models import Organization
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.catalogue import load
-from mcp_servers.presets.loading import load_presets
+from mcp_servers.presets.loading import after_migrating, load_presets
 
 pytestmark = pytest.mark.django_db
 
@@ -15,25 +17,48 @@ def platform_slugs() -> set[str]:
     return set(Preset.objects.filter(organization=None).values_list("slug", flat=True))
 
 
-def test_an_empty_database_gets_every_entry() -> None:
-    loaded = load_presets()
-    assert set(loaded.added) == platform_slugs() == {entry.slug for entry in load()}
+def test_where_tables_are_made_every_entry_is_there() -> None:
+    assert platform_slugs() == {entry.slug for entry in load()}
     for entry in load():
         row = Preset.objects.get(organization=None, slug=entry.slug)
         assert {name: getattr(row, name) for name in entry.columns()} == entry.columns()
 
 
+def test_names_that_do_not_exist_are_told_by_the_rows_that_stand_in_for_them() -> None:
+    entries = [one for one in load() if one.replaces]
+    assert entries
+    for entry in entries:
+        assert Preset.objects.get(slug=entry.slug).replaces == list(entry.replaces)
+
+
 def test_a_second_run_writes_nothing(django_assert_num_queries: DjangoAssertNumQueries) -> None:
-    load_presets()
     before = set(Preset.objects.values_list("pk", "created_at"))
+    with django_assert_num_queries(1):  # which editions there are
+        after_migrating()
     with django_assert_num_queries(3):  # the savepoint, one look, and its release
         loaded = load_presets()
     assert (loaded.added, loaded.changed, loaded.removed) == ((), (), ())
     assert set(Preset.objects.values_list("pk", "created_at")) == before
 
 
+@pytest.mark.parametrize("left", ["nothing", "an older edition"])
+def test_migrating_brings_in_another_edition(left: str) -> None:
+    Preset.objects.exclude(slug="time" if left != "nothing" else "").delete()
+    Preset.objects.update(catalogue="older", description="Something else.")
+    after_migrating()
+    assert platform_slugs() == {entry.slug for entry in load()}
+    assert Preset.objects.get(slug="time").description != "Something else."
+
+
+def test_an_older_schema_is_left_alone() -> None:
+    Preset.objects.all().delete()
+    executor = MigrationExecutor(connection)
+    for then in (("mcp_servers", "0001_initial"), ("tenancy", "0001_initial")):
+        after_migrating(apps=executor.loader.project_state(then).apps)
+    assert platform_slugs() == set()
+
+
 def test_rows_follow_the_file_and_servers_stay() -> None:
-    load_presets()
     Preset.objects.filter(slug="time").update(description="Something else.", parameters=[])
     gone = Preset.objects.create(slug="gone", name="Gone", transport_type="http")
     acme = Organization.objects.create(name="Acme", slug="acme")

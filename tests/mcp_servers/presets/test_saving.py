@@ -56,7 +56,7 @@ def test_only_who_may_set_a_command_hands_one_on(acme: Organization) -> None:
     with pytest.raises(Forbidden) as refused:
         save_as_preset(owner, program(acme), "Our files")
     assert refused.value.code == "platform_admin_only"
-    assert not Preset.objects.exists()
+    assert not Preset.objects.filter(organization=acme).exists()
 
 
 def test_a_server_of_another_organization_is_not_there(acme: Organization) -> None:

@@ -93,6 +93,7 @@ def test_unknown_properties_follow_the_schema() -> None:
 
 def test_several_faults_are_listed_at_once() -> None:
     problem = refusal({"days": "3", "unit": "K"})
+    assert {error["code"] for error in problem.as_dict()["errors"]} == {"invalid_arguments"}
     assert {error["field"] for error in problem.as_dict()["errors"]} == {
         "$.city",
         "$.days",

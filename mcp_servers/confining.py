@@ -1,0 +1,88 @@
+"""Which box a stdio server is to run in: who may say so, and what goes together."""
+
+from dataclasses import asdict, dataclass
+
+from bonobot.lib.problems import Forbidden, Invalid
+from bonobot.tenancy.principals import Principal
+from mcp_servers.models import Server
+
+Kind, Network = Server.Confinement, Server.Network
+
+
+@dataclass(frozen=True)
+class Box:
+    """A server's box; what is None isn't said."""
+
+    confinement: str | None = Kind.NONE
+    network: str | None = Network.HOST
+
+    def columns(self) -> dict[str, str | None]:
+        """Return the columns of the row."""
+        return asdict(self)
+
+
+def check_box(
+    principal: Principal,
+    transport: str,
+    said: Box,
+    *,
+    old: Server | None,
+    by_preset: bool,
+) -> Box:
+    """Return the box as it will be stored; raises a `Problem` that names the field.
+
+    What isn't said stays as it is in `old`; where nothing was stored, a bubblewrapped server has no
+    network until it is granted. Only a platform administrator may change a box, and an approved
+    preset brings its own.
+    """
+    kept = Box(old.confinement, old.network) if old else Box()
+    if transport != Server.Transport.STDIO:
+        return _none_over_http(said)
+    kind = _choice(said.confinement or kept.confinement, "confinement", Kind.values)
+    network = said.network or _usual_network(kind, kept)
+    wanted = Box(kind, _choice(network, "network", Network.values))
+    if wanted == Box(Kind.NONE, Network.NONE):
+        raise Invalid(
+            "Only a confined server can be kept from the network.",
+            code="needs_confinement",
+            field="network",
+            remedy="Set `confinement` to `namespaces` or `bubblewrap`.",
+        )
+    if wanted != kept and not (principal.platform_admin or by_preset):
+        raise Forbidden(
+            "Only a platform administrator may set how a stdio server is confined.",
+            code="platform_admin_only",
+            field="confinement",
+            rule="stdio",
+            remedy="Ask a platform administrator.",
+        )
+    return wanted
+
+
+def _usual_network(kind: str, kept: Box) -> str | None:
+    if kind == Kind.NONE:
+        return Network.HOST
+    changed = kind != kept.confinement
+    return Network.NONE if changed and kind == Kind.BUBBLEWRAP else kept.network
+
+
+def _none_over_http(said: Box) -> Box:
+    if said.confinement not in (None, Kind.NONE) or said.network not in (None, Network.HOST):
+        raise Invalid(
+            "Nothing runs here for a server over HTTP, so nothing can be confined.",
+            code="not_for_http",
+            field="confinement",
+            remedy="Leave `confinement` and `network` out.",
+        )
+    return Box()
+
+
+def _choice(value: str | None, field: str, choices: list[str]) -> str:
+    if value is None or value not in choices:
+        raise Invalid(
+            f"There is no {field} {value!r}.",
+            code=f"unknown_{field}",
+            field=field,
+            remedy=f"Use one of: {', '.join(choices)}.",
+        )
+    return value

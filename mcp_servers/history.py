@@ -1,0 +1,154 @@
+"""A server's story: when it was connected and away, how often, how fast (FEATURES D12).
+
+Every number comes from a bounded count of queries, whatever the length of the history: outages
+are rows of their own, and contacts are counted by their latency, which gives every percentile.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Q
+from django.utils import timezone
+
+from bonobot.ledger.models import AuditRow
+from mcp_servers.models import Check, Outage, Server
+from mcp_servers.uptime import Span, percentile, up_share
+
+DAY = timedelta(days=1)
+WINDOWS = (("24h", DAY), ("7d", 7 * DAY), ("30d", 30 * DAY))
+LONGEST = WINDOWS[-1][1]
+OUTAGES_SHOWN = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """What happened in one stretch of time up to now; milliseconds, and percent of the time."""
+
+    name: str
+    since: datetime
+    uptime: float | None
+    checks: int
+    failures: int
+    outages: int
+    calls: int
+    p50: int | None
+    p95: int | None
+
+    @property
+    def tone(self) -> str:
+        """Return what it means to the eye."""
+        if self.uptime is None:
+            return "plain"
+        return "good" if self.uptime >= 99 else "warn" if self.uptime >= 90 else "bad"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """Where a server stands: connected, disconnected, last ping, last error."""
+
+    status: str
+    connected_at: datetime | None
+    disconnected_at: datetime | None
+    pinged_at: datetime | None
+    error_code: str
+    error: str
+    error_at: datetime | None
+    failures: int
+    next_check_at: datetime | None
+
+
+def recent_outages(server: Server, now: datetime, back: timedelta = LONGEST) -> list[Outage]:
+    """Return the outages that reach into the last `back`, the latest first (one query)."""
+    return list(server.outages.filter(reaching_into(now - back)))
+
+
+def reaching_into(since: datetime) -> Q:
+    """Return the condition of an outage that wasn't over before `since`."""
+    return Q(ended_at__isnull=True) | Q(ended_at__gt=since)
+
+
+def windows(server: Server, outages: list[Outage], now: datetime) -> list[Window]:
+    """Return the last day, week and month (two queries)."""
+    spans, known = spans_of(outages), first_asked(server)
+    tallies = _tallies(server, now)
+    called = _called(server, now)
+    found = []
+    for name, back in WINDOWS:
+        since = now - back
+        good, failures = tallies[name]
+        found.append(
+            Window(
+                name=name,
+                since=since,
+                uptime=up_share(spans, since, now, known=known),
+                checks=sum(good.values()) + failures,
+                failures=failures,
+                outages=sum(one.ended_at is None or one.ended_at > since for one in outages),
+                calls=called[name],
+                p50=percentile(good, 50),
+                p95=percentile(good, 95),
+            )
+        )
+    return found
+
+
+def connection(server: Server, outages: list[Outage]) -> Connection:
+    """Return where the server stands (no query)."""
+    last = outages[0] if outages else None
+    return Connection(
+        status=server.status,
+        connected_at=server.last_connected_at,
+        disconnected_at=last.began_at if last else None,
+        pinged_at=server.checked_at,
+        error_code=last.code if last else "",
+        error=last.detail if last else "",
+        error_at=(last.ended_at or server.checked_at) if last else None,
+        failures=server.failures,
+        next_check_at=server.next_check_at if server.enabled else None,
+    )
+
+
+def spans_of(outages: Iterable[Outage]) -> list[Span]:
+    """Return outages as stretches of time."""
+    return [Span(one.began_at, one.ended_at) for one in outages]
+
+
+def first_asked(server: Server) -> datetime | None:
+    """Return from when on something is known of the server; None where nobody asked it yet."""
+    return server.created_at if server.checked_at else None
+
+
+def lasted(outage: Outage, now: datetime | None = None) -> timedelta:
+    """Return how long an outage lasted, or lasts."""
+    return (outage.ended_at or now or timezone.now()) - outage.began_at
+
+
+def _in_windows(column: str, now: datetime) -> dict[str, Any]:
+    """Return a count of rows for each window."""
+    return {name: Count("pk", filter=Q(**{f"{column}__gte": now - back})) for name, back in WINDOWS}
+
+
+def _tallies(server: Server, now: datetime) -> dict[str, tuple[dict[int, int], int]]:
+    """Return for each window how many contacts took how long, and how many failed (one query)."""
+    rows = Check.objects.filter(server=server, created_at__gte=now - LONGEST).order_by()
+    good: dict[str, dict[int, int]] = {name: {} for name, _back in WINDOWS}
+    failed = dict.fromkeys(good, 0)
+    counted: Any = rows.values("ok", "latency_ms").annotate(**_in_windows("created_at", now))
+    for row in counted:
+        for name in good:
+            if row["ok"] and row[name]:
+                good[name][row["latency_ms"] or 0] = row[name]
+            elif not row["ok"]:
+                failed[name] += row[name]
+    return {name: (good[name], failed[name]) for name in good}
+
+
+def _called(server: Server, now: datetime) -> dict[str, int]:
+    """Return how many calls there were in each window (one query)."""
+    rows = AuditRow.objects.of(server.organization_id).filter(
+        server_id=server.pk, event_type="call", opened_at__gte=now - LONGEST
+    )
+    found: dict[str, int] = rows.order_by().aggregate(**_in_windows("opened_at", now))
+    return found

@@ -1,0 +1,106 @@
+"""Labelled: the flow labels that count for a definition, and who sets them (FEATURES X9).
+
+Set ones count; before anybody has set any, the suggestion does.
+"""
+
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Sequence
+from threading import Lock
+
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Invalid
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from mcp_servers.labelling import Labels, Origin, origin, suggested
+from mcp_servers.labels import Label
+from mcp_servers.models import Definition, Server
+
+# Suggestions that are kept: reading one takes longer than the rest of a row of a snapshot.
+KEPT = 20_000
+
+
+class _Suggestions:
+    """Suggestions by what they were made of; safe from several threads."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[tuple[str, str, str, Origin], Labels] = OrderedDict()
+        self._lock = Lock()
+
+    def of(self, row: Definition, known: Origin) -> Labels:
+        """Return a definition's suggestion, made once for each declaration."""
+        key = (row.kind, row.name, row.digest, known)
+        found = self._kept.get(key)
+        if found is None:
+            found = suggested(row.kind, row.payload, known)
+            with self._lock:
+                self._kept[key] = found
+                while len(self._kept) > KEPT:
+                    self._kept.popitem(last=False)
+        return found
+
+
+_SUGGESTIONS = _Suggestions()
+
+
+def origin_of(server: Server) -> Origin:
+    """Return what labelling knows of a server; its `preset` is read."""
+    return origin(server.transport_type, server.preset.labels if server.preset else None)
+
+
+def suggestion(row: Definition, known: Origin) -> Labels:
+    """Return the labels that are suggested for a definition as it is declared now."""
+    return _SUGGESTIONS.of(row, known)
+
+
+def labels_of(row: Definition, known: Origin) -> Labels:
+    """Return the labels that count for a definition: set ones, else the suggestion."""
+    if row.labels is None:
+        return suggestion(row, known)
+    return tuple(label for label in Label if label in row.labels)
+
+
+def set_labels(
+    principal: Principal,
+    server: Server,
+    rows: Sequence[Definition],
+    labels: Collection[str] | None,
+) -> Labels | None:
+    """Set the labels of definitions of `server`; None goes back to the suggestion.
+
+    Governed: it holds for the very next call. Raises `Forbidden` without the right to approve
+    definitions, and `Invalid` (code `unknown_label`).
+    """
+    principal.require(Action.APPROVE_DEFINITIONS)
+    wanted = None if labels is None else _checked(labels)
+    changed = [row for row in rows if row.labels != (None if wanted is None else [*wanted])]
+    if changed:
+        with change(
+            organization_id=server.organization_id,
+            actor=principal.actor,
+            action="definitions_labelled",
+            resource_type="mcp_server",
+            resource_id=str(server.pk),
+            resource_name=server.name,
+            details={
+                "labels": None if wanted is None else [*wanted],
+                "definitions": [
+                    {"kind": row.kind, "name": row.name, "before": row.labels} for row in changed
+                ],
+            },
+        ):
+            keys = [row.pk for row in changed]
+            mine = Definition.objects.filter(server=server, pk__in=keys)
+            mine.update(labels=None if wanted is None else [*wanted])
+    return wanted
+
+
+def _checked(labels: Iterable[str]) -> Labels:
+    found = {str(label).replace("-", "_") for label in labels}
+    if unknown := sorted(found - {*Label}):
+        raise Invalid(
+            f"There is no label {unknown[0]!r}.",
+            code="unknown_label",
+            field="labels",
+            remedy=f"The labels are {', '.join(Label)}.",
+        )
+    return tuple(label for label in Label if label in found)

@@ -1,0 +1,30 @@
+"""Flow labels: what a tool does with what it touches (FEATURES X9).
+
+They are ours, from presets and from whoever approved the definition. What a server says of itself
+may add a label, never take one away.
+"""
+
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import reduce
+
+
+class Label(StrEnum):
+    """One leg of a leak: data that is nobody else's, text that anybody wrote, a way out."""
+
+    PRIVATE_DATA = "private_data"
+    UNTRUSTED_CONTENT = "untrusted_content"
+    SENDS_OUT = "sends_out"
+
+
+BITS = {Label.PRIVATE_DATA: 1, Label.UNTRUSTED_CONTENT: 2, Label.SENDS_OUT: 4}
+
+
+def bits(labels: Iterable[str]) -> int:
+    """Return labels as the ledger holds them."""
+    return reduce(lambda found, label: found | BITS[Label(label)], labels, 0)
+
+
+def labels_in(found: int) -> tuple[Label, ...]:
+    """Return the labels of such a number."""
+    return tuple(label for label, bit in BITS.items() if found & bit)

@@ -1,0 +1,95 @@
+"""What `endpoint_config` says of an API beside its address: the document and the choice."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from bonobot.lib.egress import EgressDenied, check_url
+from bonobot.lib.problems import Invalid
+from mcp_servers.models import ApiDocument, Server
+from mcp_servers.openapi.reading import LONGEST_TEXT
+
+FIELDS = frozenset({"document", "document_url", "operations"})
+KEY_PLACES = ("header", "query", "cookie")
+MOST_CHOSEN = 1_000
+LONGEST_KEY = 500
+_KEY = re.compile(r"[A-Z]{3,7} /.*")
+
+
+def check(
+    config: Mapping[str, Any], allow_private: bool, old: Server | None
+) -> tuple[dict[str, Any], str | None]:
+    """Return what is stored of an API's members, and the document where one is given.
+
+    Raises `Invalid` and `EgressDenied`, each with its field.
+    """
+    public: dict[str, Any] = {"operations": _operations(config.get("operations"))}
+    url = config.get("document_url")
+    if url:
+        public["document_url"] = _url(url, allow_private)
+    document = config.get("document")
+    if document is not None:
+        return public, _document(document)
+    if not url and not (old and ApiDocument.objects.filter(server=old).exists()):
+        raise Invalid(
+            "An API needs its OpenAPI document.",
+            code="missing_value",
+            field="endpoint_config.document",
+            remedy="Give the document itself, or its address as `document_url`.",
+        )
+    return public, None
+
+
+def _operations(chosen: Any) -> list[str]:
+    field = "endpoint_config.operations"
+    if not isinstance(chosen, list) or not all(isinstance(one, str) for one in chosen):
+        raise Invalid("`operations` must be a list of operations.", field=field)
+    keys = sorted(set(chosen))
+    if not keys:
+        raise Invalid(
+            "No operation is chosen.",
+            code="nothing_chosen",
+            field=field,
+            remedy="Choose at least one; the preview lists them.",
+        )
+    if len(keys) > MOST_CHOSEN:
+        raise Invalid(
+            f"{len(keys):,} operations are more than a server may have ({MOST_CHOSEN:,}).",
+            code="too_many",
+            field=field,
+            remedy="Choose fewer, for example by tag, or add the API as several servers.",
+        )
+    for key in keys:
+        if not _KEY.fullmatch(key) or len(key) > LONGEST_KEY or not key.isprintable():
+            raise Invalid(
+                f"{key[:80]!r} is not an operation.",
+                field=field,
+                remedy="Write method and path, such as `GET /pets/{id}`.",
+            )
+    return keys
+
+
+def _url(url: Any, allow_private: bool) -> str:
+    try:
+        check_url(str(url), allow_private=allow_private)
+    except EgressDenied as problem:
+        problem.field = "endpoint_config.document_url"
+        raise
+    return str(url).strip()
+
+
+def _document(document: Any) -> str:
+    if not isinstance(document, str) or not document.strip():
+        raise Invalid(
+            "The document must be text.",
+            field="endpoint_config.document",
+            remedy="Give the JSON or YAML of the document as one text.",
+        )
+    if len(document.encode("utf-8", "replace")) > LONGEST_TEXT:
+        raise Invalid(
+            f"The document is larger than {LONGEST_TEXT // 1024**2} MiB.",
+            code="too_large",
+            field="endpoint_config.document",
+            remedy="Cut it down to the operations that you need.",
+        )
+    return document.replace("\x00", "\ufffd")

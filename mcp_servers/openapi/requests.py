@@ -1,0 +1,253 @@
+"""Requests: a tool's arguments, put where its operation wants them: pure.
+
+Styles are those of OpenAPI 3 (RFC 6570 and beyond). Whatever the arguments are, the request stays
+below the base address and within the segments of the operation's path, and a value stays one value
+of a header: what can't is refused.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, unquote
+
+from mcp_servers.openapi.parameters import FORM, MULTIPART
+from mcp_servers.schemas import InvalidArguments
+
+LONGEST_URL = 8_000
+DECODINGS = 3  # how often somebody on the way may decode a path
+SEPARATORS = {"form": ",", "spaceDelimited": "%20", "pipeDelimited": "%7C"}
+_TEMPLATE = re.compile(r"\{([^{}]*)\}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A request as it will be sent; `headers` are those of its arguments and body."""
+
+    method: str
+    url: str
+    headers: tuple[Pair, ...] = ()
+    cookies: tuple[Pair, ...] = ()
+    body: bytes | None = field(default=None, repr=False)
+
+
+def prepare(
+    plan: Mapping[str, Any],
+    base_url: str,
+    arguments: Mapping[str, Any],
+    *,
+    query: Iterable[Pair] = (),
+) -> Prepared:
+    """Return the request of an operation; raises `InvalidArguments`.
+
+    `query` is ours (a sign-in): no argument gets to write a member of that name.
+    """
+    own = tuple(query)
+    taken = {quote(name, safe="") for name, _ in own}
+    parts: list[str] = []
+    values: dict[str, tuple[Mapping[str, Any], Any]] = {}
+    headers: list[Pair] = []
+    cookies: list[Pair] = []
+    for parameter in plan["parameters"]:
+        value = arguments.get(parameter["argument"])
+        if parameter["in"] == "path":
+            values[parameter["name"]] = parameter, value
+        elif value is None:
+            continue
+        elif parameter["in"] == "query":
+            parts += [f"{n}={v}" for n, v in _query(parameter, value) if n not in taken]
+        elif parameter["in"] == "header":
+            headers.append((parameter["name"], _header(parameter, value)))
+        else:
+            cookies += _query(parameter, value)
+    parts += [f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in own]
+    # What stands behind the base's `?` is its own; the path goes before it.
+    base, _, kept = base_url.partition("?")
+    asked = "&".join(filter(None, [kept, *parts]))
+    url = base.rstrip("/") + _path(plan["path"], values) + (f"?{asked}" if asked else "")
+    if len(url) > LONGEST_URL:
+        raise _refused("$", "The arguments make a URL that is too long.", "Send less.")
+    body, kind = _body(plan.get("body"), arguments)
+    if kind:
+        headers.append(("Content-Type", kind))
+    return Prepared(
+        method=plan["method"], url=url, headers=tuple(headers), cookies=tuple(cookies), body=body
+    )
+
+
+def _path(template: str, values: Mapping[str, tuple[Mapping[str, Any], Any]]) -> str:
+    segments = []
+    for segment in template.split("/"):
+        names = _TEMPLATE.findall(segment)
+        written = [_in_path(*values[name]) for name in names]
+        fixed = [quote(text, safe="%:@!$&'()*+,;=~") for text in _TEMPLATE.split(segment)[::2]]
+        whole = fixed[0] + "".join(
+            value + text for value, text in zip(written, fixed[1:], strict=True)
+        )
+        if names and not _stays(whole):
+            argument = values[names[0]][0]["argument"]
+            detail = f"`{argument}` would lead to another path."
+            raise _refused(f"$.{argument}", detail, "Give a name without `..` in it.")
+        segments.append(whole)
+    return "/".join(segments)
+
+
+def _stays(segment: str) -> bool:
+    """Tell whether a segment is one whoever decodes it: neither empty nor a way up."""
+    if not segment:
+        return False
+    for _ in range(1 + DECODINGS):
+        for part in re.split(r"[/\\]", segment):
+            # Some servers cut `;…` off a segment before they look at it.
+            if part.partition(";")[0].strip() in (".", ".."):
+                return False
+        segment = unquote(segment, errors="replace")
+        if _CONTROL.search(segment):
+            return False
+    return True
+
+
+def _in_path(parameter: Mapping[str, Any], value: Any) -> str:
+    argument, name = parameter["argument"], quote(parameter["name"], safe="")
+    if value is None or value in ("", [], {}):
+        raise _refused(f"$.{argument}", f"`{argument}` is empty.", "Give a value.")
+    if parameter.get("json"):
+        return _encoded(_json(value))
+    style, explode = parameter["style"], parameter["explode"]
+    mark = {"simple": "", "label": ".", "matrix": ";"}[style]
+    between = {"simple": ",", "label": ".", "matrix": ";"}[style] if explode else ","
+    if isinstance(value, dict):
+        if explode:
+            return mark + between.join(
+                f"{_encoded(k)}={_encoded(_text(v))}" for k, v in value.items()
+            )
+        listed = ",".join(f"{_encoded(k)},{_encoded(_text(v))}" for k, v in value.items())
+        return f";{name}={listed}" if style == "matrix" else mark + listed
+    items = value if isinstance(value, list) else [value]
+    written = [_encoded(_text(item)) for item in items]
+    if not all(written):
+        raise _refused(f"$.{argument}", f"`{argument}` has an empty part.", "Give a value.")
+    if style == "matrix":
+        if explode:
+            return "".join(f";{name}={item}" for item in written)
+        return f";{name}=" + ",".join(written)
+    return mark + between.join(written)
+
+
+def _query(parameter: Mapping[str, Any], value: Any) -> Iterator[Pair]:
+    """Yield the members that a value makes in a query or a cookie, encoded."""
+    name = _encoded(parameter["name"])
+    if parameter.get("json"):
+        yield name, _encoded(_json(value))
+    elif parameter["style"] == "deepObject":
+        yield from _deep(name, value)
+    elif isinstance(value, dict):
+        pairs = [(_encoded(key), _encoded(_text(inner))) for key, inner in value.items()]
+        if parameter["explode"]:
+            yield from pairs
+        else:
+            separator = SEPARATORS[parameter["style"]]
+            yield name, separator.join(part for pair in pairs for part in pair)
+    elif isinstance(value, list):
+        items = [_encoded(_text(item)) for item in value]
+        if parameter["explode"]:
+            yield from ((name, item) for item in items)
+        else:
+            yield name, SEPARATORS[parameter["style"]].join(items)
+    else:
+        yield name, _encoded(_text(value))
+
+
+def _deep(name: str, value: Any) -> Iterator[Pair]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _deep(f"{name}%5B{_encoded(key)}%5D", inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _deep(name, inner)
+    elif value is not None:
+        yield name, _encoded(_text(value))
+
+
+def _header(parameter: Mapping[str, Any], value: Any) -> str:
+    if parameter.get("json"):
+        text = _json(value)
+    elif isinstance(value, dict):
+        joint = "=" if parameter["explode"] else ","
+        text = ",".join(f"{key}{joint}{_text(inner)}" for key, inner in value.items())
+    elif isinstance(value, list):
+        text = ",".join(map(_text, value))
+    else:
+        text = _text(value)
+    if _CONTROL.search(text) or not text.isascii():
+        argument = parameter["argument"]
+        detail = f"`{argument}` goes into a header, which is one line of ASCII."
+        raise _refused(f"$.{argument}", detail, "Leave line ends and other characters out.")
+    return text.strip()
+
+
+def _body(put: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> tuple[bytes | None, str]:
+    if put is None or put["argument"] not in arguments:
+        return None, ""
+    value, kind = arguments[put["argument"]], put["type"]
+    if put["as"] == "json":
+        return _json(value).encode(), kind
+    if put["as"] == "text":
+        text = value if isinstance(value, str) else _json(value)
+        return text.encode(), f"{kind.partition(';')[0]}; charset=utf-8"
+    if not isinstance(value, dict):
+        where = f"$.{put['argument']}"
+        raise _refused(where, f"`{put['argument']}` is a form.", "Send an object of its fields.")
+    fields = [
+        (name, inner)
+        for name, given in value.items()
+        for inner in (given if isinstance(given, list) else [given])
+        if inner is not None
+    ]
+    if put["as"] == FORM:
+        form = "&".join(f"{_encoded(name)}={_encoded(_text(inner))}" for name, inner in fields)
+        return form.encode(), FORM
+    return _multipart(fields)
+
+
+def _multipart(fields: list[tuple[str, Any]]) -> tuple[bytes, str]:
+    whole = _json(fields).encode()
+    boundary = hashlib.sha256(whole).hexdigest()
+    while boundary.encode() in whole:
+        boundary = hashlib.sha256(boundary.encode()).hexdigest()
+    parts = []
+    for name, value in fields:
+        plain = quote(name, safe=" !#$&'()*+,-./:;<=>?@[]^_`{|}~", errors="replace")
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="{plain}"\r\n'
+        if isinstance(value, dict | list):
+            head += "Content-Type: application/json\r\n"
+        parts.append(f"{head}\r\n{_text(value)}\r\n")
+    parts.append(f"--{boundary}--\r\n")
+    return "".join(parts).encode(), f"{MULTIPART}; boundary={boundary}"
+
+
+def _text(value: Any) -> str:
+    """Return a value as it is written outside of JSON."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
+        return str(int(value))  # 5.0 is the integer 5 to JSON Schema, and to whoever reads a path
+    return "" if value is None else _json(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _encoded(text: str) -> str:
+    return quote(text, safe="", errors="replace")
+
+
+def _refused(where: str, detail: str, remedy: str) -> InvalidArguments:
+    return InvalidArguments(detail, field=where, remedy=remedy)

@@ -1,0 +1,72 @@
+"""Uptime: what the outages of a server say about a stretch of time. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+NONE = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time in which a server was away; without an end it still is."""
+
+    begins: datetime
+    ends: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of a picture of time: `up` in percent, None where nothing is known."""
+
+    begins: datetime
+    ends: datetime
+    up: float | None
+
+    @property
+    def tone(self) -> str:
+        """Return what it means to the eye."""
+        if self.up is None:
+            return "plain"
+        return "good" if self.up >= 100 else "warn" if self.up >= 50 else "bad"
+
+
+def down_time(spans: Iterable[Span], since: datetime, until: datetime) -> timedelta:
+    """Return how long a server was away in between. Spans of one server never overlap."""
+    parts = (min(span.ends or until, until) - max(span.begins, since) for span in spans)
+    return sum((part for part in parts if part > NONE), NONE)
+
+
+def up_share(
+    spans: Iterable[Span], since: datetime, until: datetime, *, known: datetime | None
+) -> float | None:
+    """Return the percentage of time that a server was there, from `known` (when first asked) on."""
+    begins = until if known is None else max(since, known)
+    whole = until - begins
+    if whole <= NONE:
+        return None
+    return 100 * (1 - down_time(spans, begins, until) / whole)
+
+
+def segments(
+    spans: Sequence[Span], since: datetime, until: datetime, count: int, *, known: datetime | None
+) -> list[Segment]:
+    """Cut the time in between into `count` equal pieces, oldest first."""
+    step = (until - since) / count
+    edges = [since + step * number for number in range(count)] + [until]
+    return [
+        Segment(begins, ends, up_share(spans, begins, ends, known=known))
+        for begins, ends in pairwise(edges)
+    ]
+
+
+def percentile(counts: Mapping[int, int], percent: int) -> int | None:
+    """Return the least value that `percent` of all are not above (nearest rank), or None."""
+    wanted = sum(counts.values()) * percent / 100
+    seen = 0
+    for value in sorted(counts):
+        seen += counts[value]
+        if seen >= wanted:
+            return value
+    return None

@@ -1,0 +1,206 @@
+"""Watching: the streams on which servers tell that what they offer has changed (FEATURES D9).
+
+A worker listens to the HTTP servers that say they tell it, each under a lease, up to
+`BONOBOT_WATCHED_SERVERS` of them. A stream that is lost comes back with a growing, jittered pause,
+and whenever one opens the catalogue is read again: what was told meanwhile is not repeated.
+"""
+
+import asyncio
+import logging
+import os
+import random
+from dataclasses import dataclass
+from time import monotonic
+from uuid import UUID, uuid4
+
+from django.conf import settings
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import Error as DatabaseFault
+
+from bonobot.lib.problems import Problem
+from bonobot.lib.runtime import runtime
+from mcp_servers import watch_leases as leases
+from mcp_servers.connections.changes import Topic
+from mcp_servers.connections.crew import Crew
+from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.errors import UpstreamError
+from mcp_servers.connections.pool import connections
+from mcp_servers.endpoints import endpoint_of
+from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.oauth.signing import by_person
+from mcp_servers.rereading import rereader
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 2.0
+BEAT_S = 5.0
+STUCK_S = 5.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 300.0
+# A stream that lived this long was a good one: the next pause is the first again.
+STEADY_S = 60.0
+# No stream is trusted for longer: a peer that vanished says nothing, a credential may be withdrawn.
+RENEWED_S = 3600.0
+
+
+class NotMine(Exception):
+    """Somebody else holds the lease by now."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a stream was opened with; another one means another stream."""
+
+    fingerprint: str
+    asks: str
+    grants: tuple[str, ...]
+
+
+@dataclass
+class _Stream:
+    """One server that is listened to, and the generation that its configuration was read at."""
+
+    task: asyncio.Task[None]
+    generation: int
+    configuration: Configuration | None = None
+
+
+class Watcher:
+    """The streams of this process."""
+
+    def __init__(self) -> None:
+        self.id = uuid4()
+        self._streams: dict[UUID, _Stream] = {}
+        self._crew = Crew()
+        self._ticking: asyncio.Task[None] | None = None
+        self._beat_at = 0.0
+
+    async def begin(self) -> None:
+        """Start to watch; again is harmless."""
+        if self._ticking is None and settings.BONOBOT_WATCHED_SERVERS:
+            self._ticking = asyncio.create_task(self._tick_for_ever(), name="watch servers")
+            runtime().on_close(self.stop)
+
+    async def stop(self) -> None:
+        """Close every stream and give the leases back."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            self._ticking = None
+        await self._crew.close()
+        self._streams.clear()
+        await runtime().orm(leases.let_go, self.id)
+
+    async def tick(self) -> None:
+        """Renew the leases, close what is no longer to be heard, open what is free."""
+        orm = runtime().orm
+        if monotonic() - runtime().ticked_at > STUCK_S:
+            return  # a loop that stood still must not keep its leases
+        if self._streams and monotonic() - self._beat_at > BEAT_S:
+            self._beat_at = monotonic()
+            await orm(leases.beat, self.id)
+        held = {one.server_id: one for one in await orm(leases.held, self.id)}
+        for server_id, stream in list(self._streams.items()):
+            one = held.get(server_id)
+            if one is None or stream.task.done() or await self._is_other(server_id, stream, one):
+                stream.task.cancel()
+                del self._streams[server_id]
+        for server_id, one in held.items():
+            if server_id not in self._streams:
+                self._open(server_id, one.generation)
+        if (room := settings.BONOBOT_WATCHED_SERVERS - len(self._streams)) > 0:
+            for server_id in await orm(leases.claim, self.id, room):
+                self._open(server_id, generation=-1)
+
+    async def _tick_for_ever(self) -> None:
+        while True:
+            try:
+                await self.tick()
+            except DatabaseFault as fault:
+                # A database that is away comes back; until then the leases run out, as they should.
+                logger.warning("the servers' change notices could not be looked after: %s", fault)
+            await asyncio.sleep(TICK_S)
+
+    def _open(self, server_id: UUID, generation: int) -> None:
+        task = self._crew.spawn(self._watch(server_id), name=f"watch {server_id}")
+        self._streams[server_id] = _Stream(task, generation)
+
+    async def _is_other(self, server_id: UUID, stream: _Stream, one: leases.Held) -> bool:
+        """Tell whether the server has been configured anew since its stream was opened."""
+        if stream.generation == one.generation or stream.configuration is None:
+            return False
+        stream.generation = one.generation
+        try:
+            _, now = await runtime().orm(_read, server_id)
+        except (ObjectDoesNotExist, Problem):
+            return True
+        return now != stream.configuration
+
+    async def _watch(self, server_id: UUID) -> None:
+        """Keep one stream open, until it is cancelled or the server has none."""
+        losses = 0
+        while True:
+            began = monotonic()
+            try:
+                problem = await self._listen(server_id)
+            except (ObjectDoesNotExist, NotMine):
+                return
+            except Exception:
+                # Nobody above could tell: it is logged, shown at the server, and tried again late.
+                logger.exception("listening to server %s broke off", server_id)
+                problem = Problem("Listening failed in Bonobot itself.", code="internal_error")
+            if problem is not None and problem.code == "not_offered":
+                await runtime().orm(leases.refuse, self.id, server_id, problem)
+                return
+            await runtime().orm(leases.lost, self.id, server_id, problem)
+            losses = 0 if monotonic() - began >= STEADY_S else losses + 1
+            await asyncio.sleep(pause_s(losses, random.random()))  # noqa: S311 - only to spread
+
+    async def _listen(self, server_id: UUID) -> Problem | None:
+        """Hear one stream to its end; return what ended it, None where that was in order."""
+        asked_s = RENEWED_S * (1 + random.random() / 10)  # noqa: S311 - only to spread
+        try:
+            endpoint, configuration = await runtime().orm(_read, server_id)
+            if (stream := self._streams.get(server_id)) is not None:
+                stream.configuration = configuration
+
+            async def opened(granted: frozenset[Topic]) -> None:
+                if not await runtime().orm(leases.opened, self.id, server_id):
+                    raise NotMine
+                rereader().want(server_id, noticed=False)
+
+            async with asyncio.timeout(asked_s):
+                await connections().listen(endpoint, holder=f"watch:{server_id}", on_open=opened)
+        except TimeoutError:
+            return None
+        except Problem as problem:
+            return problem
+        return None
+
+
+def pause_s(losses: int, luck: float) -> float:
+    """Return how long to wait after so many losses in a row; `luck` from 0 to 1 spreads it."""
+    longest: float = min(FIRST_PAUSE_S * 2 ** min(max(losses - 1, 0), 20), LONGEST_PAUSE_S)
+    return longest * (1 + luck) / 2
+
+
+def _read(server_id: UUID) -> tuple[Endpoint, Configuration]:
+    server = Server.objects.select_related("watch").get(pk=server_id)
+    endpoint = endpoint_of(server)
+    if by_person(endpoint):
+        raise UpstreamError(
+            f"Each person signs in to `{server.name}`: nobody can listen for all.",
+            code="not_offered",
+            server=server.name,
+            remedy="What it offers is read again from time to time.",
+        )
+    grants = OAuthGrant.objects.filter(server=server).order_by("pk").values_list("pk", flat=True)
+    found = Configuration(endpoint.fingerprint, server.watch.asks, tuple(map(str, grants)))
+    return endpoint, found
+
+
+_WATCHERS: dict[int, Watcher] = {}
+
+
+def watcher() -> Watcher:
+    """Return this process's watcher (a forked child gets its own)."""
+    return _WATCHERS.setdefault(os.getpid(), Watcher())

@@ -1,0 +1,177 @@
+"""Presets in the admin: the gallery, the organization's own, and saving a server as one."""
+
+from typing import Any
+
+import pytest
+
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.models import Preset, Server
+from mcp_servers.presets.own import PresetSpec, add_preset
+from mcp_servers.registration import add
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+OWN: dict[str, Any] = {
+    "name": "House search",
+    "category": "own",
+    "icon": "globe",
+    "transport_type": "http",
+    "url": "https://${TEAM}.example.com/mcp",
+    "headers": "X-Api-Key=${TOKEN}\n",
+    "auth_type": "none",
+    "p-name": ["TEAM", "TOKEN", ""],
+    "p-label": ["Team", "Access token", ""],
+    "p-default": ["all", "", ""],
+    "p-help": ["Which index", "", ""],
+    "p-pattern": ["[a-z]+", "", ""],
+    "p-secret": ["0", "1", "0"],
+    "p-required": ["1", "1", "1"],
+    "p-kind": ["", "", ""],
+}
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def seat(acme: Organization) -> desk.Desk:
+    return desk.sit(acme, Role.OPERATOR)
+
+
+@pytest.fixture
+def program(acme: Organization) -> Preset:
+    spec = PresetSpec(
+        name="Clock",
+        transport_type="stdio",
+        endpoint_config={"command": "npx", "args": ["-y", "clock@1.0.0"]},
+    )
+    return add_preset(casting.administrator(acme), spec)
+
+
+def own() -> Any:
+    return Preset.objects.filter(organization__isnull=False)
+
+
+def test_the_gallery_says_what_a_preset_needs_and_stands_in_for(seat: desk.Desk) -> None:
+    page = seat.get("mcp_servers_server_presets")
+    assert "@aws/mcp-server-s3" in desk.words(page)
+    assert "needs a secret" in page
+    assert "launcher not allowed" not in page
+    assert "Stands in for" in seat.get("mcp_servers_server_preset", "aws-lambda")
+
+
+def test_a_launcher_that_is_not_allowed_says_who_can_change_that(
+    acme: Organization, seat: desk.Desk, settings: Any
+) -> None:
+    settings.BONOBOT_LAUNCHERS = ("uvx",)
+    assert "launcher not allowed" in seat.get("mcp_servers_server_presets")
+    page = seat.get("mcp_servers_server_preset", "everything")
+    assert "A platform administrator has to add it" in page
+    assert "Add it to the launchers" in desk.sit(acme, None).get(
+        "mcp_servers_server_preset", "everything"
+    )
+    seat.post("mcp_servers_server_preset", "everything", name="everything")
+    assert not Server.objects.exists()
+
+
+def test_a_folder_elsewhere_is_refused_at_its_field(acme: Organization, seat: desk.Desk) -> None:
+    page = seat.get("mcp_servers_server_preset", "filesystem")
+    assert "workspaces/acme" in page
+    fields = {"name": "files", "parameter-FOLDER": "/etc"}
+    page = seat.post("mcp_servers_server_preset", "filesystem", **fields)
+    assert "folder_not_allowed" in page.split('data-field="parameter-FOLDER"')[1]
+    assert not Server.objects.exists()
+
+
+def test_a_preset_of_the_organization_is_made_changed_and_removed(seat: desk.Desk) -> None:
+    assert "Add a parameter" in seat.get("mcp_servers_preset_add")
+    seat.post("mcp_servers_preset_add", **OWN)
+    preset = own().get()
+    assert preset.endpoint_config == {
+        "url": "https://${TEAM}.example.com/mcp",
+        "headers": {"X-Api-Key": "${TOKEN}"},
+    }
+    assert [(p["name"], p["secret"]) for p in preset.parameters] == [
+        ("TEAM", False),
+        ("TOKEN", True),
+    ]
+    assert "X-Api-Key=${TOKEN}" in seat.get("mcp_servers_preset_change", preset.pk)
+    seat.post("mcp_servers_preset_change", preset.pk, **(OWN | {"description": "New words."}))
+    preset.refresh_from_db()
+    assert preset.description == "New words."
+    assert "House search" in seat.get("mcp_servers_server_presets")
+    seat.post("mcp_servers_preset_delete", preset.pk, post="yes")
+    assert not own().exists()
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "field"),
+    [
+        ({"url": "nowhere"}, "bad_url", "url"),
+        ({"headers": "X-Api-Key=abc"}, "secret_in_preset", "headers"),
+        ({"headers": "no line"}, "Write NAME=value", "headers"),
+        ({"p-name": ["TEAM", "lower", ""]}, "(invalid)", "parameters"),
+        ({"transport_type": "stdio", "command": "npx"}, "Select a valid choice", "transport_type"),
+    ],
+)
+def test_what_does_not_hold_is_said_at_its_field(
+    seat: desk.Desk, said: dict[str, Any], code: str, field: str
+) -> None:
+    page = seat.post("mcp_servers_preset_add", **(OWN | said))
+    assert code in page.split(f'data-field="{field}"')[1].split("data-field=")[0]
+    assert not own().exists()
+
+
+def test_an_operator_changes_the_words_of_a_programs_preset_alone(
+    program: Preset, seat: desk.Desk
+) -> None:
+    page = seat.get("mcp_servers_preset_change", program.pk)
+    assert "only a platform administrator changes its command" in page
+    assert 'name="command"' not in page
+    fields = {"name": "Clock", "category": "own", "icon": "clock", "command": "evil"}
+    seat.post("mcp_servers_preset_change", program.pk, **fields)
+    program.refresh_from_db()
+    assert (program.icon, program.endpoint_config["command"]) == ("clock", "npx")
+
+
+def test_the_catalogues_presets_are_read(seat: desk.Desk) -> None:
+    preset = Preset.objects.get(slug="aws-lambda")
+    page = seat.get("mcp_servers_preset_change", preset.pk)
+    assert "@aws/mcp-server-lambda" in page
+    assert "Save the preset" not in page
+    seat.post("mcp_servers_preset_delete", preset.pk, status=403, post="yes")
+
+
+def test_an_auditor_makes_no_preset(acme: Organization) -> None:
+    auditor = desk.sit(acme, Role.AUDITOR)
+    auditor.get("mcp_servers_preset_add", status=403)
+    auditor.post("mcp_servers_preset_add", **OWN)
+    assert not own().exists()
+
+
+def test_a_server_is_saved_as_a_preset_after_a_look_and_no_secret_goes_along(
+    acme: Organization, seat: desk.Desk
+) -> None:
+    spec = ServerSpec(
+        name="docs",
+        transport_type="http",
+        endpoint_config={"url": "https://docs.example.com/mcp", "headers": {"X-Key": "canary-1"}},
+        auth_config={"type": "bearer_token", "token": "canary-2"},
+    )
+    server = add(casting.administrator(acme), spec)
+    assert "Save as preset" in seat.get("mcp_servers_server_change", server.pk)
+    look = seat.get("mcp_servers_server_save_preset", server.pk)
+    assert "X_KEY" in look
+    assert "canary" not in look
+    assert not own().exists()
+    seat.post("mcp_servers_server_save_preset", server.pk, name="Our docs")
+    preset = own().get()
+    assert preset.endpoint_config["headers"] == {"X-Key": "${X_KEY}"}
+    assert preset.auth_config == {"token": "${TOKEN}"}
+    page = seat.post("mcp_servers_server_save_preset", server.pk, name="our docs")
+    assert "name_taken" in page

@@ -1,0 +1,151 @@
+"""Presets over REST: an organization's own are made, changed, removed; the platform's are read."""
+
+from typing import Any
+
+import pytest
+
+from bonobot.ledger.models import AuditRow
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from mcp_servers.models import Preset, Server
+from tests import rest
+from tests.agents import casting
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db
+OWN: dict[str, Any] = {
+    "name": "House search",
+    "description": "Searches the intranet.",
+    "transport_type": "http",
+    "endpoint_config": {"url": "https://${TEAM}.example.com/mcp"},
+    "auth_config": {"type": "bearer_token", "token": "${TOKEN}"},
+    "parameters": [
+        {"name": "TEAM", "label": "Team", "default": "all"},
+        {"name": "TOKEN", "label": "Access token", "secret": True},
+    ],
+}
+PROGRAM: dict[str, Any] = {
+    "name": "Files",
+    "transport_type": "stdio",
+    "endpoint_config": {"command": "npx", "args": ["-y", "server@1.0.0", "${FOLDER}"]},
+    "parameters": [{"name": "FOLDER", "label": "Folder", "kind": "folder"}],
+}
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def operator(acme: Organization) -> Rest:
+    return rest.as_role(acme, Role.OPERATOR)
+
+
+def own(acme: Organization) -> Any:
+    return Preset.objects.filter(organization=acme)
+
+
+def test_a_preset_is_made_used_changed_and_removed(acme, operator):
+    made = operator.post("presets", OWN)
+    assert (made.status, made.json["slug"], made.json["own"]) == (201, "house-search", True)
+    body = {"preset": "house-search", "name": "search", "parameters": {"TOKEN": "sesam"}}
+    server = operator.post("mcp-servers", body)
+    assert server.json["endpoint_config"] == {"url": "https://all.example.com/mcp"}
+    assert Server.objects.get().secrets.get().value.open() == "sesam"
+    path = f"presets/{made.json['id']}"
+    assert operator.patch(path, {"description": "New words."}).json["description"] == "New words."
+    assert operator.get("presets/house-search").json["parameters"] == made.json["parameters"]
+    assert operator.delete(path).status == 204
+    assert Server.objects.get().preset is None
+    actions = AuditRow.objects.filter(resource_type="mcp_preset").values_list("action", flat=True)
+    assert set(actions) == {"preset_added", "preset_changed", "preset_removed"}
+
+
+def test_what_comes_with_the_catalogue_is_read_only(operator):
+    for method in ("PATCH", "DELETE"):
+        answer = operator.send(method, "presets/time", {} if method == "PATCH" else None)
+        assert (answer.status, answer.code) == (403, "platform_preset")
+    assert operator.get("presets/aws-lambda").json["replaces"] == ["@aws/mcp-server-lambda"]
+
+
+def test_only_a_platform_administrator_says_what_program_is_started(acme, operator):
+    answer = operator.post("presets", PROGRAM)
+    assert (answer.status, answer.code) == (403, "platform_admin_only")
+    path = f"presets/{rest.as_administrator().post('presets', PROGRAM).json['id']}"
+    for body in (
+        {"endpoint_config": {"command": "npx", "args": ["evil@1.0.0", "${FOLDER}"]}},
+        {"parameters": [{"name": "FOLDER", "label": "Folder"}]},
+        OWN,
+    ):
+        assert operator.patch(path, body).code == "platform_admin_only"
+    assert operator.patch(path, {"description": "Our files."}).status == 200
+    assert own(acme).get().endpoint_config == PROGRAM["endpoint_config"]
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "field"),
+    [
+        ({"name": ""}, "invalid", "name"),
+        ({"transport_type": "smoke"}, "invalid", "transport_type"),
+        ({"endpoint_config": {"url": "ftp://x"}}, "bad_url", "endpoint_config.url"),
+        ({"endpoint_config": {"uri": "x"}}, "unknown_field", "endpoint_config.uri"),
+        (
+            {"endpoint_config": {"url": "https://x.example/${NOPE}"}},
+            "unknown_parameter",
+            "endpoint_config.url",
+        ),
+        (
+            {"endpoint_config": {"url": "https://x.example/${TOKEN}"}},
+            "secret_in_public",
+            "endpoint_config.url",
+        ),
+        (
+            {"auth_config": {"type": "bearer_token", "token": "in-the-clear"}},
+            "secret_in_preset",
+            "auth_config.token",
+        ),
+        ({"auth_config": {"type": "smoke"}}, "invalid", "auth_config.type"),
+        ({"auth_config": {"type": "none"}}, "unused_parameter", "parameters"),
+        ({"parameters": [{"name": "lower"}]}, "invalid", "parameters.0.name"),
+        (
+            {"parameters": [{"name": "T", "secret": True, "default": "x"}]},
+            "secret_in_preset",
+            "parameters.0.default",
+        ),
+        ({"parameters": [{"name": "T", "colour": "x"}]}, "unknown_field", "parameters.0.colour"),
+        ({"parameters": [{"name": "T", "pattern": "("}]}, "invalid", "parameters.0.pattern"),
+        ({"parameters": [{"name": "T"}, {"name": "T"}]}, "invalid", "parameters"),
+        ({"documentation_url": "nowhere"}, "invalid", "documentation_url"),
+        ({"headers": {}}, "unknown_field", "headers"),
+    ],
+)
+def test_what_does_not_hold_is_refused_with_its_place(acme, operator, said, code, field):
+    answer = operator.post("presets", OWN | said)
+    assert (answer.status, answer.code, answer.json["field"]) == (400, code, field), answer
+    assert "in-the-clear" not in answer.text
+    assert not own(acme).exists()
+
+
+def test_a_credential_in_a_header_is_a_parameter(acme, operator):
+    headers = {
+        "url": "https://x.example/${TEAM}",
+        "headers": {"X-Api-Key": "abc", "X-T": "${TOKEN}"},
+    }
+    body = OWN | {"endpoint_config": headers, "auth_config": {"type": "none"}}
+    answer = operator.post("presets", body)
+    assert (answer.code, answer.json["field"]) == (
+        "secret_in_preset",
+        "endpoint_config.headers.X-Api-Key",
+    )
+
+
+def test_a_taken_name_is_said(operator):
+    assert operator.post("presets", OWN).status == 201
+    assert operator.post("presets", OWN | {"name": "house search"}).code == "name_taken"
+
+
+def test_another_organizations_preset_is_not_there(operator):
+    theirs = rest.as_role(casting.organization("other"), Role.OWNER).post("presets", OWN)
+    for name in (theirs.json["id"], "house-search", "nothing"):
+        assert operator.get(f"presets/{name}").status == 404

@@ -1,0 +1,237 @@
+"""Calls: an operation is asked over HTTP, and its answer is a tool's result."""
+
+import json
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.errors import UpstreamError
+from mcp_servers.connections.pool import Connections
+from mcp_servers.openapi.answers import result_of
+from mcp_servers.openapi.operations import operations
+from mcp_servers.openapi.reading import read
+from tests.mcp_servers.openapi.documents import PETS, parameter, text
+from tests.servers.raw_http import RawHttp, response
+
+PATHS = PETS | {
+    "/login": {"get": {"parameters": [parameter("X-Key", "header"), parameter("sid", "cookie")]}}
+}
+TOOLS = {one.key: one.tool for one in operations(read(text(PATHS)))}
+
+
+def endpoint(api, **more):
+    return Endpoint(
+        transport="openapi",
+        server_id=uuid4(),
+        name="pets",
+        organization_id=uuid4(),
+        url=f"http://127.0.0.1:{api.port}/v1",
+        allow_private=True,
+        operations=frozenset(TOOLS),
+        read_s=10,
+        **more,
+    )
+
+
+async def ask(api, key, arguments=None, **more):
+    """Call an operation at `api`."""
+    connections = Connections()
+    try:
+        return await connections.request(
+            endpoint(api, **more),
+            "tools/call",
+            {"name": TOOLS[key]["name"], "arguments": arguments or {}},
+            holder="test",
+            declaration=TOOLS[key],
+        )
+    finally:
+        await connections.close()
+
+
+async def answered(answer, key="GET /pets", arguments=None, **more):
+    """Return the result, and what the API was asked."""
+    async with RawHttp(lambda asked: answer).listening() as api:
+        return await ask(api, key, arguments, **more), api.asked[0]
+
+
+async def refused(answer, **more):
+    with pytest.raises(UpstreamError) as error:
+        await answered(answer, **more)
+    return error.value
+
+
+async def test_json_comes_as_text_and_structured():
+    found, asked = await answered(response(200, b'{"a": 1}'), arguments={"limit": 3})
+    assert found == {
+        "content": [{"type": "text", "text": '{"a": 1}'}],
+        "structuredContent": {"a": 1},
+    }
+    assert (asked.verb, asked.path) == ("GET", "/v1/pets?limit=3")
+
+
+async def test_a_body_is_sent_and_the_credential_with_it():
+    answer = response(201, b"[1]")
+    found, asked = await answered(
+        answer, "POST /pets", {"body": {"name": "x"}}, headers={"Authorization": "Bearer sesame"}
+    )
+    assert asked.message == {"name": "x"}
+    assert asked.headers["authorization"] == "Bearer sesame"
+    assert asked.headers["content-type"] == "application/json"
+    assert found["structuredContent"] == {"result": [1]}
+
+
+async def test_an_argument_replaces_no_header_cookie_or_query_of_ours():
+    ours = {"headers": {"X-Key": "ours"}, "cookies": {"sid": "ours"}, "query": {"k": "o&o"}}
+    theirs = {"X-Key": "theirs", "sid": "theirs"}
+    _, asked = await answered(response(200, b"{}"), "GET /login", theirs, **ours)
+    assert (asked.headers["x-key"], asked.headers["cookie"]) == ("ours", "sid=ours")
+    assert asked.path == "/v1/login?k=o%26o"
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 418, 500, 501])
+async def test_an_error_is_a_result_for_the_model(status):
+    found, _ = await answered(response(status, b'{"why": "no such pet"}'))
+    assert found["isError"] is True
+    assert found["content"][0]["text"].startswith(f"HTTP {status}")
+    assert "no such pet" in found["content"][0]["text"]
+
+
+async def test_a_long_error_is_cut():
+    found, _ = await answered(response(400, b"x" * 1_000_000, kind="text/plain"))
+    assert len(found["content"][0]["text"]) < 20_000
+
+
+@pytest.mark.parametrize("status", [401, 403])
+async def test_refused_credentials_ask_for_others(status):
+    error = await refused(response(status, b"", WWW_Authenticate='Bearer realm="x"'))
+    assert (error.code, error.extra["challenge"]) == ("needs_reauth", 'Bearer realm="x"')
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_one_who_is_busy_says_when_to_come_back(status):
+    error = await refused(response(status, b"", Retry_After="7"))
+    assert (error.code, error.retry_after) == ("server_unreachable", 7)
+    assert error.sent is (status == 503)
+
+
+async def test_a_redirect_is_not_followed():
+    error = await refused(response(302, b"", Location="http://169.254.169.254/"))
+    assert error.code == "redirect_refused"
+
+
+async def test_a_body_over_the_bound_is_refused():
+    error = await refused(response(200, b"x" * 2000), max_body=1000)
+    assert error.code == "response_too_large"
+
+
+async def test_an_operation_that_is_no_longer_chosen_is_not_asked():
+    async with RawHttp(lambda asked: response()).listening() as api:
+        left = replace(endpoint(api), operations=frozenset({"GET /pets"}))
+        connections = Connections()
+        with pytest.raises(UpstreamError) as error:
+            await connections.request(
+                left,
+                "tools/call",
+                {"arguments": {"id": "1"}},
+                holder="t",
+                declaration=TOOLS["GET /pets/{id}"],
+            )
+        await connections.close()
+    assert (error.value.code, error.value.sent, api.asked) == ("operation_not_chosen", False, [])
+
+
+async def test_what_no_operation_stands_behind_is_not_asked():
+    async with RawHttp(lambda asked: response()).listening() as api:
+        connections = Connections()
+        for method, code in (("tools/call", "protocol_error"), ("tools/list", "upstream_error")):
+            with pytest.raises(UpstreamError) as error:
+                await connections.request(endpoint(api), method, {}, holder="t")
+            assert error.value.code == code
+        await connections.close()
+    assert api.asked == []
+
+
+async def test_a_knock_opens_a_connection_and_asks_nothing():
+    connections = Connections()
+    async with RawHttp(lambda asked: response()).listening() as api:
+        assert await connections.request(endpoint(api), "ping", holder="t") == {}
+        assert (await connections.greet(endpoint(api), holder="t")).era == ""
+    with pytest.raises(UpstreamError) as error:
+        await connections.request(endpoint(api), "ping", holder="t")
+    await connections.close()
+    assert (error.value.code, error.value.sent, api.asked) == ("server_unreachable", False, [])
+
+
+async def test_an_address_inside_needs_a_permission_and_metadata_is_never_asked():
+    async with RawHttp(lambda asked: response()).listening() as api:
+        inside = replace(endpoint(api), allow_private=False)
+        metadata = replace(endpoint(api), url="http://169.254.169.254/latest")
+        connections = Connections()
+        for one, code in ((inside, "private_address"), (metadata, "egress_denied")):
+            with pytest.raises(UpstreamError) as error:
+                await connections.request(
+                    one, "tools/call", {}, holder="t", declaration=TOOLS["GET /pets"]
+                )
+            assert (error.value.code, error.value.sent) == (code, False)
+        await connections.close()
+    assert api.asked == []
+
+
+async def test_one_who_hangs_up_may_have_done_it():
+    error = await refused(b"HTTP/1.1 200 OK\r\nConnection: close\r\n")
+    assert (error.code, error.sent) == ("server_unreachable", True)
+
+
+def text_of(result):
+    return result["content"][0]["text"]
+
+
+def test_answers_by_their_media_type():
+    assert text_of(result_of(200, "text/csv", b"a,b")) == "a,b"
+    assert text_of(result_of(200, "text/plain; charset=ISO-8859-1", b"\xe9")) == "é"
+    assert "no content" in text_of(result_of(204, "", b""))
+    assert text_of(result_of(200, "application/pdf", b"1234")).startswith(
+        "The answer is application/pdf, 4"
+    )
+    (image,) = result_of(200, "image/png", b"\x89PNG")["content"]
+    assert (image["type"], image["mimeType"], image["data"]) == ("image", "image/png", "iVBORw==")
+    assert "html" not in text_of(result_of(500, "text/html", b"<html>"))
+
+
+def test_json_that_is_none_is_shown_with_a_note():
+    found = result_of(200, "application/json", b"{nope")
+    assert "structuredContent" not in found
+    assert found["content"][1]["text"] == "{nope"
+
+
+def test_a_secret_in_the_endpoint_is_known_to_be_masked():
+    class Api:
+        port = 1
+
+    found = endpoint(Api, query={"k": "in-query"}, cookies={"c": "in-cookie"})
+    assert {"in-query", "in-cookie"} <= set(found.secrets)
+    assert json.dumps("in-query") not in repr(found)
+
+
+async def test_headers_that_http_cant_carry_are_told_without_their_text():
+    for headers in ({"X-Key": "gehéim"}, {"X-Key": "gehe\nim"}):
+        error = await refused(response(), headers=headers)
+        assert (error.code, error.sent) == ("server_unreachable", False)
+        assert "geh" not in str(error)
+
+
+async def test_an_api_tells_of_no_changes_and_holds_nothing_for_anybody():
+    async with RawHttp(lambda asked: response()).listening() as api:
+        connections = Connections(idle_s=0, clock=iter(range(0, 10_000, 100)).__next__)
+        one = endpoint(api)
+        with pytest.raises(UpstreamError):
+            await connections.listen(one, holder="t", on_open=None)
+        await connections.request(one, "ping", holder="t")
+        await connections.release("t")
+        await connections.sweep()
+        await connections.request(one, "ping", holder="t")
+        await connections.forget(one.server_id)
+        await connections.close()
+    assert api.asked == []

@@ -1,0 +1,281 @@
+"""An API from its document to a call through the door, and what becomes of it when it changes."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from agents import calls
+from bonobot.lib.problems import Problem
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
+from mcp_servers.approval import approve
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.connections.pool import connections
+from mcp_servers.discovery import discover
+from mcp_servers.health import check
+from mcp_servers.models import ApiDocument, Server
+from mcp_servers.registration import add, alter
+from tests import rest
+from tests.agents import casting
+from tests.mcp_servers.openapi.documents import PETS, document
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Api(ThreadingHTTPServer):
+    """An API with its document, on the loopback; what it was asked is kept."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.document = document(PETS)
+        self.status = 200
+        self.asked = []
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.server.asked.append((self.path, dict(self.headers)))
+        if self.path != "/openapi.json":
+            return self._send(self.server.status, json.dumps({"path": self.path}).encode())
+        body = json.dumps(self.server.document).encode()
+        tag = f'"{hash(body)}"'
+        same = self.headers.get("If-None-Match") == tag
+        return self._send(304 if same else self.server.status, b"" if same else body, tag)
+
+    def _send(self, status, body, tag="-"):
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", "application/json"),
+            ("Content-Length", len(body)),
+            ("ETag", tag),
+        ):
+            self.send_header(name, str(value))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+
+@pytest.fixture
+def api():
+    with Api() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def boss(transactional_db):
+    return casting.administrator(casting.organization())
+
+
+def spec(api, *keys, name="pets", **config):
+    config = {"url": api.url, "operations": list(keys or ["GET /pets", "GET /pets/{id}"])} | config
+    more = {} if "auth_config" not in config else {"auth_config": config.pop("auth_config")}
+    return ServerSpec(
+        name=name, transport_type="openapi", endpoint_config=config, allow_private=True, **more
+    )
+
+
+def by_url(api, *keys, **config):
+    return spec(api, *keys, document_url=f"{api.url}/openapi.json", **config)
+
+
+def look(boss, server):
+    found = runtime().call(discover, server.pk, actor=boss.actor)
+    server.refresh_from_db()
+    return found
+
+
+def states(server):
+    return {row.name: row.state.value for row in server.definitions.all()}
+
+
+def call(boss, server, tool, **arguments):
+    request = calls.Request(
+        principal=boss,
+        tool=tool,
+        arguments=arguments,
+        via="test",
+        holder="test",
+        server_id=server.pk,
+    )
+    return runtime().call(calls.call, request)
+
+
+def test_what_was_chosen_waits_is_approved_and_is_called(boss, api):
+    server = add(boss, by_url(api))
+    found = look(boss, server)
+    assert found.tools == ("getPet", "listPets")
+    assert (server.status, server.era) == (Server.Status.CONNECTED, "")
+    assert states(server) == {"getPet": "pending", "listPets": "pending"}
+    approve(boss, server)
+    assert '"/pets/a%2Fb"' in call(boss, server, "getPet", id="a/b").text
+    assert call(boss, server, "getPet", id="../admin").code == "invalid_arguments"
+    assert [path for path, _ in api.asked] == ["/openapi.json", "/pets/a%2Fb"]
+
+
+def test_a_document_that_changed_puts_only_what_changed_into_quarantine(boss, api):
+    server = add(boss, by_url(api))
+    look(boss, server)
+    approve(boss, server)
+    look(boss, server)
+    assert set(states(server).values()) == {"approved"}
+    changed = json.loads(json.dumps(PETS))
+    changed["/pets"]["get"]["parameters"][0]["in"] = "header"
+    del changed["/pets/{id}"]
+    api.document = document(changed)
+    found = look(boss, server)
+    assert states(server) == {"listPets": "changed", "getPet": "gone"}
+    assert "`GET /pets/{id}` is no longer in the document." in found.notices
+
+
+def test_a_document_is_fetched_again_only_when_it_changed(boss, api):
+    server = add(boss, by_url(api))
+    look(boss, server)
+    before = ApiDocument.objects.get(server=server)
+    look(boss, server)
+    assert "If-None-Match" in api.asked[-1][1]
+    assert ApiDocument.objects.get(server=server).fetched_at == before.fetched_at
+
+
+def test_the_credential_goes_to_the_api_and_not_to_a_document_elsewhere(boss, api):
+    auth = {"type": "bearer_token", "token": "sesame-sesame"}
+    with Api() as other:
+        threading.Thread(target=other.serve_forever, args=(0.05,), daemon=True).start()
+        elsewhere = spec(api, document_url=f"{other.url}/openapi.json", auth_config=auth)
+        look(boss, add(boss, elsewhere))
+        other.shutdown()
+    look(boss, add(boss, by_url(api, name="home", auth_config=auth)))
+    assert "Authorization" not in other.asked[0][1]
+    assert api.asked[0][1]["Authorization"] == "Bearer sesame-sesame"
+
+
+def test_a_broken_document_is_told_and_the_good_one_is_kept(boss, api):
+    server = add(boss, by_url(api))
+    look(boss, server)
+    approve(boss, server)
+    for broken in ([], {"swagger": "2.0"}):
+        api.document = broken
+        with pytest.raises(Problem):
+            look(boss, server)
+    server.refresh_from_db()
+    assert server.status == Server.Status.ERROR
+    assert "listPets" in ApiDocument.objects.get(server=server).text
+    assert set(states(server).values()) == {"approved"}
+
+
+def test_an_operation_that_is_left_out_is_not_called_any_more(boss, api):
+    server = add(boss, by_url(api))
+    look(boss, server)
+    approve(boss, server)
+    alter(boss, server, by_url(api, "GET /pets"))
+    assert call(boss, server, "getPet", id="1").code == "operation_not_chosen"
+    runtime().call(check, server.pk)
+    assert states(server) == {"listPets": "approved", "getPet": "gone"}
+
+
+def test_an_uploaded_document_needs_no_address_and_health_asks_nothing(boss, api):
+    server = add(boss, spec(api, document=json.dumps(document(PETS))))
+    look(boss, server)
+    runtime().call(check, server.pk)
+    server.refresh_from_db()
+    assert server.status == Server.Status.CONNECTED
+    assert api.asked == []
+    alter(boss, server, spec(api))
+    assert ApiDocument.objects.filter(server=server).exists()
+
+
+def test_refused_operations_and_hidden_characters_are_shown_and_never_offered(boss, api):
+    paths = {"/bad": {"get": {"parameters": 3}}, "/odd": {"get": {"description": "a\u202eb"}}}
+    server = add(boss, spec(api, "GET /bad", "GET /odd", document=json.dumps(document(paths))))
+    look(boss, server)
+    assert set(states(server).values()) == {"refused"}
+    assert "/paths/~1bad/get" in server.definitions.get(name="get_bad").fault
+
+
+def test_an_api_that_is_away_is_unreachable(boss, api):
+    api.shutdown()
+    api.server_close()
+    with pytest.raises(Problem) as problem:
+        look(boss, add(boss, spec(api, document=json.dumps(document(PETS)))))
+    assert problem.value.code == "server_unreachable"
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({"operations": []}, "endpoint_config.operations"),
+        ({"operations": ["pets"]}, "endpoint_config.operations"),
+        ({"operations": [f"GET /{n}" for n in range(1001)]}, "endpoint_config.operations"),
+        ({"document_url": "ftp://example.com"}, "endpoint_config.document_url"),
+        ({"document_url": "http://169.254.169.254/x"}, "endpoint_config.document_url"),
+        ({"url": "http://169.254.169.254/"}, "endpoint_config.url"),
+        ({"document": ""}, "endpoint_config.document"),
+        ({"document": "x" * (4 * 1024 * 1024 + 1)}, "endpoint_config.document"),
+        ({"document": None}, "endpoint_config.document"),
+        ({"command": "x"}, "endpoint_config.command"),
+    ],
+)
+def test_a_configuration_that_cant_hold_is_refused(boss, api, config, field):
+    with pytest.raises(Problem) as problem:
+        add(boss, spec(api, **({"document": "{}"} | config)))
+    assert problem.value.field == field
+
+
+def test_an_api_key_may_go_into_the_query_of_an_api_only(boss, api):
+    key = {"type": "api_key", "in": "query", "header": "api_key", "key": "sesame"}
+    server = add(boss, by_url(api, auth_config=key))
+    look(boss, server)
+    approve(boss, server)
+    assert "/pets?api_key=" in call(boss, server, "listPets").text
+    assert api.asked[-1][0] == "/pets?api_key=sesame"
+    mcp = ServerSpec(
+        name="m",
+        transport_type="http",
+        endpoint_config={"url": "https://a.example"},
+        auth_config=key,
+    )
+    with pytest.raises(Problem) as problem:
+        add(boss, mcp)
+    assert problem.value.field == "auth_config.in"
+
+
+def test_bonobots_own_api_is_called_through_the_door(boss, live_web):
+    where = Organization.objects.get(pk=boss.organization_id)
+    casting.agent(where, "scout")
+    _, token = issue(boss, name="own", role=Role.OPERATOR)
+    own = ServerSpec(
+        name="bonobot",
+        transport_type="openapi",
+        endpoint_config={
+            "url": live_web.url,
+            "document": json.dumps(rest.document()),
+            "operations": ["GET /api/agents", "GET /api/agents/{agent_id}"],
+        },
+        auth_config={"type": "bearer_token", "token": token},
+        allow_private=True,
+    )
+    server = casting.ready(where, add(boss, own))
+    found = call(boss, server, "list_agents", limit=5)
+    assert not found.is_error
+    assert json.loads(found.text)["results"][0]["slug"] == "scout"
+    missing = call(boss, server, "get_agent", agent_id="no/such")
+    assert missing.is_error
+    assert missing.text.startswith("HTTP 404")
+    runtime().call(connections().forget, server.pk)

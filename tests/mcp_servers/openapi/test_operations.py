@@ -1,0 +1,256 @@
+"""Operations: each a tool of its own, with sound schemas, or refused for a reason and a place."""
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from mcp_servers.openapi.addresses import base_urls, sign_ins
+from mcp_servers.openapi.operations import PLAN, operations
+from mcp_servers.openapi.outlining import outline
+from mcp_servers.openapi.reading import read
+from mcp_servers.scanning import scan
+from mcp_servers.schemas import judge
+from tests.mcp_servers.openapi.documents import PETS, parameter, text
+
+
+def all_of(paths, version="3.1.0", **more):
+    return {one.key: one for one in operations(read(text(paths, version, **more)))}
+
+
+def one_of(operation, path="/x", version="3.1.0", **more):
+    (found,) = all_of({path: {"post": operation}}, version, **more).values()
+    return found
+
+
+def schema_of(schema, version="3.1.0", **more):
+    """Return what becomes of a schema within a body."""
+    body = {"content": {"application/json": {"schema": schema}}}
+    found = one_of({"requestBody": body}, version=version, **more)
+    assert not found.refused, found.refused
+    Draft202012Validator.check_schema(found.tool["inputSchema"])
+    return found.tool["inputSchema"]["properties"]["body"]
+
+
+def test_an_operation_becomes_a_tool_with_its_plan():
+    tool = all_of(PETS)["GET /pets"].tool
+    assert (tool["name"], tool["description"]) == ("listPets", "List pets")
+    assert tool["inputSchema"]["properties"] == {"limit": {"type": "integer"}}
+    assert tool["annotations"]["readOnlyHint"] is True
+    assert tool["_meta"][PLAN]["path"] == "/pets"
+    assert tool["outputSchema"]["properties"]["result"]["type"] == ["array", "null"]
+
+
+def test_methods_say_what_they_may_do():
+    found = all_of(PETS)
+    hints = {key: one.tool["annotations"] for key, one in found.items()}
+    assert hints["POST /pets"]["readOnlyHint"] is False
+    assert hints["DELETE /pets/{id}"]["destructiveHint"] is True
+    assert [key for key, one in found.items() if one.reads] == ["GET /pets", "GET /pets/{id}"]
+
+
+def test_names_are_unique_plain_and_free_of_the_order():
+    paths = {
+        "/a": {"get": {"operationId": "do it!"}, "put": {"operationId": "same"}},
+        "/b": {"get": {"operationId": "do/it?"}, "put": {"operationId": "Same"}},
+        "/c/{id}": {"get": {"parameters": [parameter("id", "path")]}},
+        "/d": {"get": {"operationId": "x" * 200}},
+    }
+    names = {key: one.name for key, one in all_of(paths).items()}
+    turned = {key: one.name for key, one in all_of(dict(reversed(paths.items()))).items()}
+    assert names == turned
+    assert len({name.lower() for name in names.values()}) == 6
+    assert names["GET /c/{id}"] == "get_c_id"
+    assert all(
+        len(name) <= 64 and name.replace("_", "a").replace("-", "a").isalnum()
+        for name in names.values()
+    )
+
+
+def test_parameters_of_the_path_are_overridden_and_clashes_keep_apart():
+    paths = {
+        "/p/{id}": {
+            "parameters": [parameter("id", "path"), parameter("q", "query", {"type": "string"})],
+            "post": {
+                "parameters": [
+                    parameter("q", "query", {"type": "integer"}),
+                    parameter("id", "query"),
+                    parameter("X Y[z]", "query"),
+                ],
+                "requestBody": {"content": {"text/plain": {}}},
+            },
+        }
+    }
+    tool = all_of(paths)["POST /p/{id}"].tool
+    assert tool["inputSchema"]["properties"]["q"] == {"type": "integer"}
+    placed = {
+        one["argument"]: (one["in"], one["name"]) for one in tool["_meta"][PLAN]["parameters"]
+    }
+    assert placed["id"] == ("path", "id")
+    assert placed["query_id"] == ("query", "id")
+    assert placed["X_Y_z"] == ("query", "X Y[z]")
+    assert tool["_meta"][PLAN]["body"] == {"argument": "body", "type": "text/plain", "as": "text"}
+
+
+def test_headers_of_the_protocol_and_the_sign_in_are_nobodys_to_set():
+    named = (
+        "Authorization",
+        "accept",
+        "Cookie",
+        "Host",
+        "Content-Length",
+        "Proxy-Connection",
+        "X-Own",
+    )
+    found = one_of({"parameters": [parameter(name, "header") for name in named]})
+    assert list(found.tool["inputSchema"]["properties"]) == ["X-Own"]
+
+
+@pytest.mark.parametrize(
+    ("path", "operation"),
+    [
+        ("/x/{id}", {}),
+        ("/x", {"parameters": [parameter("id", "path")]}),
+        ("x", {}),
+        ("/x?a=b", {}),
+        ("/x/../y", {}),
+        ("/x/%2e%2e/y", {}),
+        ("/x\\y", {}),
+        ("/x y", {}),
+        ("/x/{a{b}}", {}),
+        ("/x", {"parameters": [parameter("a", "formData")]}),
+        ("/x", {"parameters": [parameter("a", "query", style="matrix")]}),
+        ("/x", {"parameters": [parameter("a\r\nb", "header")]}),
+        ("/x", {"parameters": [{"in": "query"}]}),
+        ("/x", {"parameters": {}}),
+        ("/x", {"parameters": [parameter("a", "query", {"$ref": "https://evil.example/s"})]}),
+        ("/x", {"parameters": [parameter("a", "query", {"$dynamicRef": "#a"})]}),
+        ("/x", {"parameters": [parameter("a", "query", {"items": 3})]}),
+        ("/x", {"parameters": [{"name": "a", "in": "query", "content": {"application/xml": {}}}]}),
+        ("/x", {"requestBody": {}}),
+        ("/x", {"requestBody": {"required": True, "content": {"application/pdf": {}}}}),
+        ("/x", {"servers": [{"url": "https://other.example"}]}),
+        ("/x", []),
+    ],
+)
+def test_what_cant_be_called_is_refused_with_its_place(path, operation):
+    found = one_of(operation, path)
+    assert found.refused
+    assert found.tool is None
+    assert (found.at or found.pointer).startswith("/paths/")
+
+
+def test_a_form_that_needs_a_file_is_refused_and_an_optional_body_left_out():
+    form = {"type": "object", "properties": {"f": {"type": "string", "format": "binary"}}}
+    content = {"multipart/form-data": {"schema": form | {"required": ["f"]}}}
+    assert "file" in one_of({"requestBody": {"content": content}}).refused
+    assert one_of({"requestBody": {"content": {"multipart/form-data": {"schema": form}}}}).tool
+    pdf = one_of({"requestBody": {"content": {"application/pdf": {}}}})
+    assert "body" not in pdf.tool["_meta"][PLAN]
+
+
+def test_one_fault_refuses_one_operation_only():
+    found = all_of(PETS | {"/bad": {"get": {"parameters": 3}}, "/ref": {"$ref": "#/nowhere"}})
+    assert {key for key, one in found.items() if one.refused} == {"GET /bad", "ANY /ref"}
+
+
+def test_nullable_and_exclusive_bounds_of_3_0_are_translated():
+    schema = {"type": "integer", "nullable": True, "minimum": 1, "exclusiveMinimum": True}
+    schema |= {"maximum": 9, "exclusiveMaximum": False, "example": 3, "xml": {}, "x-a": 1}
+    assert schema_of(schema, "3.0.3") == {
+        "type": ["integer", "null"],
+        "exclusiveMinimum": 1,
+        "maximum": 9,
+        "examples": [3],
+    }
+    assert schema_of({"enum": ["a"], "type": "string", "nullable": True}, "3.0.3")["enum"] == [
+        "a",
+        None,
+    ]
+    of_all = {"allOf": [{"type": "object"}], "nullable": True}
+    assert schema_of(of_all, "3.0.3")["anyOf"][1] == {"type": "null"}
+    assert "null" not in json.dumps(schema_of({"type": "string", "nullable": True}, "3.1.0"))
+
+
+def test_what_a_request_doesnt_have_is_left_out():
+    properties = {"id": {"type": "string", "readOnly": True}, "name": {"type": "string"}}
+    found = schema_of({"type": "object", "properties": properties, "required": ["id", "name"]})
+    assert (list(found["properties"]), found["required"]) == (["name"], ["name"])
+
+
+def test_recursive_schemas_stay_whole_and_are_checked_in_confinement():
+    node = {"type": "object", "properties": {"next": {"$ref": "#/components/schemas/Node"}}}
+    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Node"}}}}
+    found = one_of({"requestBody": body}, components={"schemas": {"Node": node}})
+    assert judge(found.tool["inputSchema"]).verdict == "confined"
+    validator = Draft202012Validator(found.tool["inputSchema"])
+    assert validator.is_valid({"body": {"next": {"next": {}}}})
+    assert not validator.is_valid({"body": {"next": {"next": 3}}})
+
+
+def test_schemas_of_one_name_in_two_places_keep_apart():
+    parts = {"schemas": {"A": {"type": "string"}}, "x": {"A": {"type": "integer"}}}
+    properties = {"a": {"$ref": "#/components/schemas/A"}, "b": {"$ref": "#/components/x/A"}}
+    body = {"content": {"application/json": {"schema": {"properties": properties}}}}
+    defined = one_of({"requestBody": body}, components=parts).tool["inputSchema"]["$defs"]
+    assert defined == {"A": {"type": "string"}, "A_2": {"type": "integer"}}
+
+
+def test_the_schema_of_an_answer_describes_and_demands_nothing():
+    answer = {
+        "type": "object",
+        "required": ["id"],
+        "additionalProperties": False,
+        "properties": {"id": {"type": "string", "pattern": "x", "enum": ["a"]}},
+    }
+    content = {"application/json": {"schema": answer}}
+    found = one_of({"responses": {"201": {"content": content}, "404": {}}}).tool["outputSchema"]
+    assert Draft202012Validator(found).is_valid({"id": None, "more": 1})
+    assert found["properties"]["id"] == {"type": ["string", "null"]}
+
+
+def test_hidden_characters_in_a_description_are_found_by_the_scanner():
+    found = one_of({"description": "Ok\u202e\u200b\U000e0041"})
+    assert {finding.tier for finding in scan(found.tool)} == {"hard"}
+
+
+def test_base_urls_are_filled_resolved_and_none_is_made_up():
+    servers = [
+        {"url": "https://{region}.example.com/v1/", "variables": {"region": {"default": "eu"}}},
+        {"url": "https://{nothing}.example.com"},
+        {"url": "../v2"},
+        {"url": "ftp://example.com"},
+    ]
+    document = read(text({}, servers=servers))
+    assert [one["url"] for one in base_urls(document)] == ["https://eu.example.com/v1"]
+    of = [one["url"] for one in base_urls(document, "https://docs.example.com/api/openapi.json")]
+    assert of == ["https://eu.example.com/v1", "https://docs.example.com/v2"]
+    assert base_urls(read(text({}))) == []
+    assert [one["url"] for one in base_urls(read(text({})), "https://a.example/x/y.json")] == [
+        "https://a.example"
+    ]
+
+
+def test_sign_ins_are_those_that_bonobot_knows():
+    schemes = {
+        "a": {"type": "http", "scheme": "bearer"},
+        "b": {"type": "apiKey", "in": "query", "name": "key"},
+        "c": {
+            "type": "oauth2",
+            "flows": {"clientCredentials": {"tokenUrl": "https://t", "scopes": {"r": ""}}},
+        },
+        "d": {"type": "openIdConnect"},
+        "e": {"$ref": "#/nowhere"},
+    }
+    found = sign_ins(read(text({}, components={"securitySchemes": schemes})))
+    assert [one["type"] for one in found] == ["bearer_token", "api_key", "oauth2"]
+
+
+def test_the_outline_of_chosen_operations_has_their_tools_and_faults():
+    told = outline(
+        text(PETS | {"/bad": {"get": []}}), chosen=["GET /pets", "GET /bad", "GET /none"]
+    )
+    assert [(one["key"], bool(one["fault"])) for one in told["tools"]] == [
+        ("GET /pets", False),
+        ("GET /bad", True),
+    ]

@@ -1,0 +1,135 @@
+"""Reading: what is a document, what refers to what, and what a hostile one can't do."""
+
+import json
+import time
+
+import pytest
+
+from bonobot.lib.problems import Invalid
+from mcp_servers.openapi.operations import operations
+from mcp_servers.openapi.reading import LONGEST_TEXT, Refused, read
+from mcp_servers.schema_worker import outline
+from tests.mcp_servers.openapi.documents import PETS, document, text
+
+
+def refusal(given):
+    with pytest.raises(Invalid) as problem:
+        read(given)
+    return problem.value.code
+
+
+@pytest.mark.parametrize("version", ["3.0.3", "3.1.0", "3.1", "3.2.0", "3.0.0-rc1"])
+def test_versions_of_openapi_3_are_read(version):
+    assert read(text(PETS, version)).minor == int(version[2])
+
+
+@pytest.mark.parametrize("version", ["4.0.0", "3.3.0", "2.0", 3.1, "3.1.0\n", ["3.0"]])
+def test_other_versions_are_refused(version):
+    assert refusal(json.dumps(document({}) | {"openapi": version})) == "unsupported_version"
+
+
+def test_swagger_is_refused_with_a_way_out():
+    with pytest.raises(Invalid) as problem:
+        read('{"swagger": "2.0", "paths": {}}')
+    assert problem.value.code == "unsupported_version"
+    assert "swagger2openapi" in problem.value.remedy
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("", "  \n", "[]", "{", "null", '{"openapi": "3.1.0", "paths": []}', "<html></html>"),
+        *('{"info": {}}', '{"openapi": "3.1.0", "x": NaN}', "a: 1\n---\nb: 2\n"),
+        '{"openapi": "3.1.0", "x": ' + "[" * 70 + "]" * 70 + "}",
+        '{"openapi": "3.1.0", "x": ' + "[" * 100_000 + "]" * 100_000 + "}",
+    ],
+)
+def test_what_is_no_document_is_refused(given):
+    assert refusal(given) == "broken_document"
+
+
+def test_yaml_is_read_with_statuses_and_dates_as_texts():
+    given = (
+        "openapi: 3.0.3\ninfo: {title: Pets, version: 2020-01-01}\npaths:\n  /pets:\n    get:\n"
+        "      responses:\n        200: {description: no}\n"
+    )
+    found = read(given)
+    assert found.root["info"]["version"] == "2020-01-01"
+    assert [one.key for one in operations(found)] == ["GET /pets"]
+
+
+def test_an_alias_bomb_is_refused_before_it_grows():
+    lines = ["openapi: 3.0.3", 'a0: &a0 "lol"']
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
+    began = time.perf_counter()
+    assert refusal("\n".join(lines)) == "unsupported_yaml"
+    assert time.perf_counter() - began < 1
+
+
+def test_a_text_that_is_too_long_is_refused_unread():
+    began = time.perf_counter()
+    assert refusal("{" + " " * 50 * 1024 * 1024) == "too_large"
+    assert refusal(" " * (LONGEST_TEXT + 1)) == "too_large"
+    assert time.perf_counter() - began < 2
+
+
+def test_local_references_are_followed_through_their_escapes():
+    found = read(text({"/a~b/{x}": {"get": {"summary": "here"}}}))
+    assert found.follow({"$ref": "#/paths/~1a~0b~1%7Bx%7D/get"}, "")[0] == {"summary": "here"}
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        *("https://evil.example/x.json#/a", "other.yaml", "file:///etc/passwd", "#/none"),
+        *("#/info/title/x", "#/components/parameters/a", "#/list/9", "#anchor/x"),
+    ],
+)
+def test_references_elsewhere_nowhere_or_in_circles_are_refused(reference):
+    circle = {"parameters": {"a": {"$ref": "#/components/parameters/b"}}}
+    circle["parameters"]["b"] = {"$ref": "#/components/parameters/a"}
+    found = read(text({}, components=circle, list=[1]))
+    with pytest.raises(Refused):
+        found.follow({"$ref": reference}, "/here")
+
+
+def test_a_long_chain_of_references_is_refused():
+    chain = {f"p{n}": {"$ref": f"#/components/parameters/p{n + 1}"} for n in range(40)}
+    found = read(text({}, components={"parameters": chain | {"p40": {}}}))
+    with pytest.raises(Refused):
+        found.follow({"$ref": "#/components/parameters/p0"}, "")
+    found.follow({"$ref": "#/components/parameters/p30"}, "")
+
+
+def test_the_child_process_reads_and_says_what_is_wrong():
+    told = outline(text(PETS))
+    assert [one["name"] for one in told["operations"]] == [
+        "listPets",
+        "addPet",
+        "getPet",
+        "removePet",
+    ]
+    with pytest.raises(Invalid) as problem:
+        outline("openapi: '2'")
+    assert problem.value.code == "unsupported_version"
+
+
+def test_schemas_that_multiply_refuse_their_operation_only():
+    schemas = {
+        f"S{n}": {
+            "type": "object",
+            "properties": {f"p{i}": {"$ref": f"#/components/schemas/S{n + 1}"} for i in range(20)},
+        }
+        for n in range(200)
+    }
+    bomb = {
+        "get": {
+            "parameters": [
+                {"name": "a", "in": "query", "schema": {"$ref": "#/components/schemas/S0"}}
+            ]
+        }
+    }
+    schemas["S200"] = {}
+    told = outline(text(PETS | {"/bomb": bomb}, components={"schemas": schemas}))
+    refused = {one["key"]: one["refused"] for one in told["operations"] if one["refused"]}
+    assert list(refused) == ["GET /bomb"]

@@ -1,0 +1,218 @@
+"""Requests: styles as OpenAPI writes them, and nothing that leaves its place."""
+
+import json
+from email import message_from_bytes
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.lib.problems import Problem
+from mcp_servers.openapi.operations import PLAN, operations
+from mcp_servers.openapi.reading import read
+from mcp_servers.openapi.requests import prepare
+from mcp_servers.schemas import InvalidArguments
+from tests.mcp_servers.openapi.documents import parameter, text
+
+BASE = "https://api.example.com/v1"
+COLOR = {"string": "blue", "array": ["blue", "black"], "object": {"R": 100, "G": 200}}
+
+
+def plan_of(operation, path="/x", method="post"):
+    (found,) = operations(read(text({path: {method: operation}})))
+    assert found.tool, found.refused
+    return found.tool["_meta"][PLAN]
+
+
+def styled(place, style, explode, value):
+    path = "/x/{color}" if place == "path" else "/x"
+    more = {"style": style, "explode": explode}
+    plan = plan_of({"parameters": [parameter("color", place, **more)]}, path)
+    return prepare(plan, BASE, {"color": value})
+
+
+@pytest.mark.parametrize(
+    ("style", "explode", "kind", "written"),
+    [
+        ("simple", False, "string", "blue"),
+        ("simple", False, "array", "blue,black"),
+        ("simple", False, "object", "R,100,G,200"),
+        ("simple", True, "object", "R=100,G=200"),
+        ("label", False, "string", ".blue"),
+        ("label", False, "array", ".blue,black"),
+        ("label", True, "array", ".blue.black"),
+        ("label", True, "object", ".R=100.G=200"),
+        ("matrix", False, "string", ";color=blue"),
+        ("matrix", False, "array", ";color=blue,black"),
+        ("matrix", True, "array", ";color=blue;color=black"),
+        ("matrix", False, "object", ";color=R,100,G,200"),
+        ("matrix", True, "object", ";R=100;G=200"),
+    ],
+)
+def test_styles_of_a_path(style, explode, kind, written):
+    assert styled("path", style, explode, COLOR[kind]).url == f"{BASE}/x/{written}"
+
+
+@pytest.mark.parametrize(
+    ("style", "explode", "kind", "written"),
+    [
+        ("form", True, "string", "color=blue"),
+        ("form", True, "array", "color=blue&color=black"),
+        ("form", False, "array", "color=blue,black"),
+        ("form", True, "object", "R=100&G=200"),
+        ("form", False, "object", "color=R,100,G,200"),
+        ("spaceDelimited", False, "array", "color=blue%20black"),
+        ("pipeDelimited", False, "array", "color=blue%7Cblack"),
+        ("deepObject", True, "object", "color%5BR%5D=100&color%5BG%5D=200"),
+    ],
+)
+def test_styles_of_a_query(style, explode, kind, written):
+    assert styled("query", style, explode, COLOR[kind]).url == f"{BASE}/x?{written}"
+
+
+def test_nested_objects_go_deep():
+    found = styled("query", "deepObject", True, {"a": {"b": [1, True]}, "c": None})
+    assert parse_qsl(urlsplit(found.url).query) == [("color[a][b]", "1"), ("color[a][b]", "true")]
+
+
+@pytest.mark.parametrize(
+    ("explode", "kind", "written"),
+    [
+        (False, "array", "blue,black"),
+        (False, "object", "R,100,G,200"),
+        (True, "object", "R=100,G=200"),
+    ],
+)
+def test_styles_of_a_header(explode, kind, written):
+    assert styled("header", "simple", explode, COLOR[kind]).headers == (("color", written),)
+
+
+def test_cookies_are_encoded():
+    assert styled("cookie", "form", False, "a; b=c").cookies == (("color", "a%3B%20b%3Dc"),)
+
+
+@pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\x00b", "é", "\x7f"])
+def test_a_header_stays_one_line_of_ascii(value):
+    with pytest.raises(InvalidArguments):
+        styled("header", "simple", False, value)
+
+
+@pytest.mark.parametrize("value", [5.0, 5])
+def test_whole_numbers_have_no_point(value):
+    assert styled("path", "simple", False, value).url == f"{BASE}/x/5"
+
+
+def test_absent_and_null_arguments_leave_nothing_behind():
+    plan = plan_of({"parameters": [parameter("a", "query"), parameter("B", "header")]})
+    assert prepare(plan, BASE, {"a": None}).url == f"{BASE}/x"
+
+
+def test_a_parameter_with_content_is_json():
+    told = {"name": "f", "in": "query", "content": {"application/json": {"schema": {}}}}
+    found = prepare(plan_of({"parameters": [told]}), BASE, {"f": {"a": [1]}})
+    assert dict(parse_qsl(urlsplit(found.url).query)) == {"f": '{"a":[1]}'}
+
+
+def body_of(media, value, schema=None):
+    plan = plan_of({"requestBody": {"content": {media: {"schema": schema or {}}}}})
+    found = prepare(plan, BASE, {"body": value})
+    return found.body, dict(found.headers).get("Content-Type", "")
+
+
+def test_bodies_are_written_by_their_media_type():
+    assert body_of("application/json", {"é": 1}) == ('{"é":1}'.encode(), "application/json")
+    assert body_of("application/vnd.x+json", [1]) == (b"[1]", "application/vnd.x+json")
+    assert body_of("*/*", None) == (b"null", "application/json")
+    form, kind = body_of("application/x-www-form-urlencoded", {"a": "b c", "l": [1, 2], "n": None})
+    assert (form, kind) == (b"a=b%20c&l=1&l=2", "application/x-www-form-urlencoded")
+    assert body_of("text/csv", "a,b") == (b"a,b", "text/csv; charset=utf-8")
+
+
+def test_a_multipart_form_is_read_back_as_it_was():
+    value = {"a\r\nX: y": 'q"\r\n', "o": {"k": 1}, "l": ["x", "y"]}
+    body, kind = body_of("multipart/form-data", value)
+    whole = message_from_bytes(f"Content-Type: {kind}\r\n\r\n".encode() + body)
+    parts = [
+        (part.get_param("name", header="content-disposition"), part.get_payload())
+        for part in whole.get_payload()
+    ]
+    assert [name for name, _ in parts] == ["a%0D%0AX: y", "o", "l", "l"]
+    assert json.loads(parts[1][1]) == {"k": 1}
+
+
+def test_a_form_has_to_be_an_object():
+    with pytest.raises(InvalidArguments):
+        body_of("application/x-www-form-urlencoded", "a=b")
+
+
+def test_our_own_query_stays_ours():
+    plan = plan_of({"parameters": [parameter("o", "query", {"type": "object"})]})
+    found = prepare(plan, f"{BASE}?v=2", {"o": {"key": "theirs", "a": "b"}}, query=[("key", "s&t")])
+    assert urlsplit(found.url).query == "v=2&a=b&key=s%26t"
+
+
+def test_a_url_that_is_too_long_is_refused():
+    with pytest.raises(InvalidArguments):
+        styled("query", "form", True, "x" * 9000)
+
+
+# -- Whatever the arguments are -------------------------------------------------------------------
+
+WORDS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+NASTY = st.lists(
+    st.sampled_from(
+        ["..", ".", "/", "\\", "%2f", "%2e", "%252e", ";", "?", "#", "@", ":", "a", "\0", " "]
+    ),
+    max_size=6,
+).map("".join)
+SCALAR = st.one_of(WORDS, NASTY, st.integers(), st.booleans(), st.none())
+VALUE = st.one_of(
+    SCALAR,
+    st.lists(SCALAR, max_size=3),
+    st.dictionaries(st.one_of(WORDS, NASTY), SCALAR, max_size=3),
+)
+STYLE = st.sampled_from(["simple", "label", "matrix"])
+
+
+@given(
+    value=VALUE,
+    style=STYLE,
+    explode=st.booleans(),
+    path=st.sampled_from(["/a/{x}/b", "/a/{x}", "/a/p{x}s/b", "/a/{x}.json"]),
+)
+def test_whatever_a_path_argument_is_the_request_stays_in_its_segment(value, style, explode, path):
+    plan = plan_of({"parameters": [parameter("x", "path", style=style, explode=explode)]}, path)
+    try:
+        url = httpx2.URL(prepare(plan, BASE, {"x": value}).url)
+    except InvalidArguments:
+        return
+    assert (url.scheme, url.host, url.query) == ("https", "api.example.com", b"")
+    raw = url.raw_path.decode()
+    assert raw.startswith("/v1/a/")
+    assert raw.count("/") == f"/v1{path}".count("/")
+    decoded = raw
+    for _ in range(3):
+        decoded = unquote(decoded)
+        assert not {".", ".."} & set(decoded.replace("\\", "/").split("/"))
+
+
+@given(
+    value=VALUE,
+    name=st.sampled_from(["a", "X-A"]),
+    place=st.sampled_from(["query", "header", "cookie"]),
+)
+def test_whatever_an_argument_is_the_path_and_the_lines_stay(value, name, place):
+    plan = plan_of({"parameters": [parameter(name, place)]})
+    argument = plan["parameters"][0]["argument"]
+    try:
+        found = prepare(plan, BASE, {argument: value})
+    except Problem:
+        return
+    url = httpx2.URL(found.url)
+    assert (url.host, url.path, url.fragment) == ("api.example.com", "/v1/x", "")
+    for _, text_ in (*found.headers, *found.cookies):
+        assert text_.isascii()
+        assert text_.isprintable()
+    assert all(";" not in text_ and " " not in text_ for _, text_ in found.cookies)

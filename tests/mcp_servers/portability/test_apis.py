@@ -1,0 +1,75 @@
+"""APIs in configuration files: described whole, applied as they were, kept from other clients."""
+
+import pytest
+
+from bonobot.portability.applying import apply
+from bonobot.portability.documents import read_wanted
+from bonobot.portability.exporting import as_yaml, client_file, configuration
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.models import ApiDocument, Server
+from mcp_servers.registration import add
+from tests.agents import casting
+from tests.mcp_servers.openapi.documents import PETS, text
+
+pytestmark = pytest.mark.django_db
+URL = "https://api.example.com/openapi.json"
+
+
+@pytest.fixture
+def boss():
+    return casting.administrator(casting.organization())
+
+
+def api(boss, **more):
+    config = {
+        "url": "https://api.example.com",
+        "operations": ["GET /pets", "GET /pets/{id}"],
+    } | more
+    key = {"type": "api_key", "in": "query", "header": "api_key", "key": "sesame"}
+    return add(
+        boss,
+        ServerSpec(name="pets", transport_type="openapi", endpoint_config=config, auth_config=key),
+    )
+
+
+def wanted(written):
+    return read_wanted(written, {"PETS_KEY": "sesame"})
+
+
+@pytest.mark.parametrize(
+    "more", [{"document_url": URL}, {"document": text(PETS) + " # ${NOT_OURS}"}]
+)
+def test_an_api_is_written_and_applied_as_it_was(boss, more):
+    api(boss, **more)
+    written = as_yaml(configuration(boss))
+    assert "sesame" not in written
+    assert apply(boss, wanted(written)).changes == ()
+    Server.objects.all().delete()
+    plan = apply(boss, wanted(written))
+    assert (plan.problems, [step.action for step in plan.changes]) == ((), ["create"])
+    made = Server.objects.get()
+    assert made.endpoint_config["operations"] == ["GET /pets", "GET /pets/{id}"]
+    assert made.auth_config == {"header": "api_key", "in": "query"}
+    assert ApiDocument.objects.filter(text=more.get("document", "")).exists() is (
+        "document" in more
+    )
+
+
+def test_another_document_is_a_change(boss):
+    api(boss, document=text(PETS))
+    written = as_yaml(configuration(boss)).replace("listPets", "listAll")
+    (step,) = apply(boss, wanted(written)).changes
+    assert (step.action, step.fields) == ("change", ("document",))
+    assert "listAll" in ApiDocument.objects.get().text
+
+
+def test_an_api_without_a_choice_or_document_is_refused_with_its_line(boss):
+    given = "servers:\n  pets:\n    transport_type: openapi\n    url: https://a.example\n"
+    assert [problem.code for problem in apply(boss, wanted(given)).problems] == ["bad_value"]
+    plan = apply(boss, wanted(f"{given}    operations: [GET /pets]\n"))
+    assert [problem.code for problem in plan.problems] == ["missing_value"]
+
+
+def test_other_clients_get_no_api(boss):
+    api(boss, document_url=URL)
+    assert client_file(boss) == {"mcpServers": {}}

@@ -1,0 +1,101 @@
+"""Folders and files of presets lie where a platform administrator allowed it, links followed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bonobot.lib.problems import Invalid
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import cli_principal
+from mcp_servers.presets.catalogue import load
+from mcp_servers.presets.using import preset_named, spec_from
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return Organization.objects.create(name="Acme", slug="acme")
+
+
+@pytest.fixture
+def own(settings: Any, tmp_path: Path) -> Path:
+    settings.BONOBOT_VAR = tmp_path / "var"
+    settings.BONOBOT_PRESET_FOLDERS = (str(tmp_path / "shared"),)
+    (tmp_path / "shared" / "notes").mkdir(parents=True)
+    return tmp_path / "var" / "workspaces" / "acme"
+
+
+def filled(acme: Organization, preset: str, **values: str) -> list[str]:
+    principal = cli_principal(acme)
+    spec = spec_from(principal, preset_named(principal, preset), values, name="files")
+    return [*spec.endpoint_config["args"], *spec.endpoint_config.get("env", {}).values()]
+
+
+def refusal(acme: Organization, preset: str, **values: str) -> Invalid:
+    with pytest.raises(Invalid) as refused:
+        filled(acme, preset, **values)
+    return refused.value
+
+
+def test_the_organizations_own_workspace_is_made_where_it_is_missing(
+    acme: Organization, own: Path
+) -> None:
+    assert filled(acme, "filesystem", FOLDER=str(own / "papers"))[-1] == str(own / "papers")
+    assert (own / "papers").is_dir()
+    assert oct((own / "papers").stat().st_mode)[-3:] == "700"
+    assert filled(acme, "memory", MEMORY_FILE=str(own / "m" / "x.jsonl"))[-1].endswith("x.jsonl")
+    assert (own / "m").is_dir()
+
+
+def test_a_folder_that_an_administrator_allowed_is_taken(
+    acme: Organization, own: Path, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    assert filled(acme, "filesystem", folder=str(shared / "notes"))[-1] == str(shared / "notes")
+    assert refusal(acme, "filesystem", FOLDER=str(shared / "nothing")).code == "folder_missing"
+    assert not (shared / "nothing").exists()
+
+
+@pytest.mark.parametrize(
+    "value", ["/etc", "{own}/../other", "{own}x", "{own}/../../workspaces/acme/in"]
+)
+def test_what_lies_elsewhere_is_refused_with_field_value_and_remedy(
+    acme: Organization, own: Path, value: str
+) -> None:
+    value = value.format(own=own)
+    problem = refusal(acme, "filesystem", FOLDER=value)
+    assert (problem.code, problem.field) == ("folder_not_allowed", "FOLDER")
+    assert value in str(problem)
+    assert str(own) in problem.remedy
+    assert "BONOBOT_PRESET_FOLDERS" in problem.remedy
+
+
+def test_a_link_that_leads_out_is_refused(acme: Organization, own: Path, tmp_path: Path) -> None:
+    own.mkdir(parents=True)
+    (own / "out").symlink_to(tmp_path)
+    (own / "in").symlink_to(own)
+    assert refusal(acme, "filesystem", FOLDER=str(own / "out")).code == "folder_not_allowed"
+    assert refusal(acme, "filesystem", FOLDER=str(own / "out" / "x")).code == "folder_not_allowed"
+    assert filled(acme, "filesystem", FOLDER=str(own / "in"))[-1] == str(own)
+
+
+def test_another_organizations_workspace_is_elsewhere(acme: Organization, own: Path) -> None:
+    other = own.parent / "other"
+    other.mkdir(parents=True)
+    assert refusal(acme, "filesystem", FOLDER=str(other)).code == "folder_not_allowed"
+
+
+def test_an_optional_file_may_stay_empty(acme: Organization, own: Path) -> None:
+    assert "@modelcontextprotocol/server-memory" in filled(acme, "memory")[-1]
+
+
+def test_each_parameter_of_a_program_that_is_a_path_says_so() -> None:
+    def is_path(parameter: dict[str, Any]) -> bool:
+        return str(parameter.get("pattern", "")).startswith("/")
+
+    programs = [entry for entry in load() if entry.transport_type == "stdio"]
+    paths = [one for entry in programs for one in entry.parameters if is_path(one)]
+    assert paths
+    assert [one["name"] for one in paths if one.get("kind") not in ("folder", "file")] == []

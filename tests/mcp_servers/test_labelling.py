@@ -1,0 +1,156 @@
+"""What tools most likely do with what they touch: suggested from what they are."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.labelling import origin, suggested, wider
+from mcp_servers.labels import Label
+
+P, U, S = Label.PRIVATE_DATA, Label.UNTRUSTED_CONTENT, Label.SENDS_OUT
+HERE = origin("stdio")
+TEXT = {"type": "string"}
+
+
+def tool(name, description="", annotations=None, **properties):
+    schema = {"type": "object", "properties": properties}
+    found = {"name": name, "description": description, "inputSchema": schema}
+    return found | ({"annotations": annotations} if annotations else {})
+
+
+def labels(name, description="", known=HERE, **more):
+    return set(suggested("tool", tool(name, description, **more), known))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("read_file", {P}),
+        ("list_directory", {P}),
+        ("query_database", {P}),
+        ("search_customers", {P}),
+        ("getSecretValue", {P}),
+        ("read_mail", {P, U}),
+        ("list_emails", {P, U}),
+        ("get_issue", {P, U}),
+        ("list_pull_request_comments", {P, U}),
+        ("web_search", {U}),
+        ("search", {U}),
+        ("send_email", {S}),
+        ("post_message", {S}),
+        ("create_issue", {S}),
+        ("uploadFile", {S}),
+        ("push_files", {S}),
+        ("create_webhook", {S}),
+        ("write_file", set()),
+        ("create_directory", set()),
+        ("get_current_time", set()),
+        ("convert_time", set()),
+        ("calculate", set()),
+        ("sequentialthinking", {P, U}),
+        ("add", set()),
+        ("echo", set()),
+    ],
+)
+def test_a_name_says_what_a_tool_touches(name, expected):
+    assert labels(name) == expected
+
+
+def test_an_address_among_the_arguments_is_a_way_out():
+    assert labels("fetch", url=TEXT) == {U, S}
+    assert S in labels("get_page", target={"type": "string", "format": "uri"})
+    assert S not in labels("read_file", url={"type": "boolean"})
+
+
+def test_somebody_to_write_to_is_a_way_out():
+    assert S in labels("compose", to=TEXT, body=TEXT)
+
+
+@pytest.mark.parametrize("name", ["run_shell", "execute_command", "bash", "eval_python"])
+def test_whoever_runs_code_may_send(name):
+    assert S in labels(name, command=TEXT)
+
+
+def test_a_calculator_with_an_address_is_none():
+    assert S in labels("calculate", callback=TEXT)
+
+
+def test_what_the_description_says_counts_where_the_name_says_nothing():
+    assert labels("tool7", "Returns the messages in the inbox.") >= {P, U}
+    assert S in labels("handle", "Sends the text to a channel.", text=TEXT)
+
+
+def test_what_is_unknown_is_taken_to_read_both():
+    assert labels("frobnicate") == {P, U}
+    far = origin("http")
+    assert labels("frobnicate", known=far, what=TEXT) == {P, U, S}
+
+
+def test_a_server_may_add_a_label_and_take_none_away():
+    closed = {"openWorldHint": False, "readOnlyHint": True}
+    assert labels("send_email", annotations=closed) == {S}
+    assert labels("read_mail", annotations=closed) == {P, U}
+    assert labels("add", annotations={"openWorldHint": True}) == {U}
+
+
+def test_an_operation_of_an_api_reads_or_sends():
+    api = origin("openapi")
+    assert labels("list_pets", known=api, annotations={"readOnlyHint": True}) == {P}
+    assert labels("add_pet", known=api, annotations={"readOnlyHint": False}) == {S}
+
+
+def test_resources_are_private_and_prompts_nothing():
+    assert suggested("resource", {"uri": "file:///x"}, HERE) == (P,)
+    assert suggested("resource_template", {"uriTemplate": "file:///{x}"}, HERE) == (P,)
+    assert suggested("prompt", {"name": "review"}, HERE) == ()
+    docs = origin("http", ["untrusted-content"])
+    assert suggested("resource", {"uri": "docs://x"}, docs) == (U,)
+
+
+def test_our_catalogue_knows_what_may_be_seen_at_a_server():
+    github = origin("http", ["private-data", "untrusted-content", "sends-out"])
+    assert labels("get_file_contents", known=github, repo=TEXT) == {P, U}
+    assert labels("create_or_update_file", known=github, repo=TEXT) == {P, U, S}
+    memory = origin("stdio", ["private-data"])
+    assert labels("search_nodes", known=memory, query=TEXT) == {P}
+    assert labels("get_current_time", known=github) == set()
+
+
+def test_our_catalogue_may_say_it_of_each_tool():
+    known = origin("stdio", {"reply": ["sends-out"], "peek": []})
+    assert labels("reply", known=known) == {S}
+    assert labels("peek", known=known) == set()
+    assert labels("read_mail", known=known) == {P, U}
+
+
+def test_only_what_is_beyond_the_set_labels_is_told():
+    assert wider((P, S), ["private_data"]) == (S,)
+    assert wider((P, S), None) == ()
+    assert wider((), ["sends_out"]) == ()
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+
+
+@given(
+    st.sampled_from(["tool", "resource", "prompt", "instructions"]),
+    st.dictionaries(
+        st.sampled_from(["name", "description", "inputSchema", "annotations", "x"]), ANY
+    ),
+    st.sampled_from(["stdio", "http", "openapi"]),
+    ANY,
+)
+def test_nothing_that_a_server_declares_breaks_it(kind, payload, transport, preset):
+    found = suggested(kind, payload, origin(transport, preset))
+    assert list(found) == [label for label in Label if label in found]
+
+
+@given(st.text(max_size=60), st.booleans())
+def test_hints_never_take_a_label_away(name, only_reads):
+    bare = labels(name)
+    hinted = labels(name, annotations={"readOnlyHint": only_reads, "openWorldHint": False})
+    assert hinted >= bare

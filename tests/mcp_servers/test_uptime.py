@@ -1,0 +1,70 @@
+"""Uptime: shares of time, by any outages."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from itertools import accumulate, pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.uptime import Span, down_time, percentile, segments, up_share
+
+NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+
+
+def hours(number: float) -> datetime:
+    return NOON + timedelta(hours=number)
+
+
+@st.composite
+def outages(draw: st.DrawFn) -> list[Span]:
+    gaps = draw(st.lists(st.integers(1, 600), max_size=12))
+    edges = [hours(-2) + timedelta(minutes=at) for at in accumulate(gaps)]
+    spans = [Span(*pair) for pair in list(pairwise(edges))[::2]]
+    if spans and draw(st.booleans()):
+        spans[-1] = Span(spans[-1].begins)
+    return spans
+
+
+@given(outages())
+def test_a_share_is_a_percentage_and_pieces_add_up_to_it(spans: list[Span]) -> None:
+    share = up_share(spans, NOON, NOON + DAY, known=NOON)
+    assert share is not None
+    assert 0 <= share <= 100
+    pieces = segments(spans, NOON, NOON + DAY, 48, known=NOON)
+    assert sum(piece.up or 0 for piece in pieces) / 48 == pytest.approx(share)
+    assert (pieces[0].begins, pieces[-1].ends) == (NOON, NOON + DAY)
+
+
+@given(outages(), st.integers(0, 30), st.integers(0, 30))
+def test_what_is_outside_does_not_count(spans: list[Span], one: int, other: int) -> None:
+    since, until = hours(min(one, other)), hours(max(one, other))
+    assert timedelta(0) <= down_time(spans, since, until) <= until - since
+
+
+def test_an_outage_counts_for_the_time_it_lasted_not_for_its_checks() -> None:
+    spans = [Span(hours(-1), hours(3)), Span(hours(20))]
+    assert up_share(spans, NOON, NOON + DAY, known=hours(-9)) == pytest.approx(100 * 17 / 24)
+
+
+def test_before_a_server_was_known_nothing_is_said() -> None:
+    assert up_share([], NOON, NOON + DAY, known=None) is None
+    pieces = segments([], NOON, NOON + DAY, 2, known=hours(12))
+    assert [piece.up for piece in pieces] == [None, 100]
+    assert [piece.tone for piece in pieces] == ["plain", "good"]
+
+
+@given(st.lists(st.integers(0, 50), min_size=1), st.integers(1, 100))
+def test_a_percentile_is_the_least_value_that_enough_are_not_above(
+    values: list[int], percent: int
+) -> None:
+    found = percentile(Counter(values), percent)
+    below = [sum(one <= value for one in values) * 100 for value in (found or 0, (found or 0) - 1)]
+    assert found in values
+    assert below[0] >= len(values) * percent > below[1]
+
+
+def test_of_nothing_there_is_no_percentile() -> None:
+    assert percentile({}, 95) is None
