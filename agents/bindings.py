@@ -22,9 +22,12 @@ def bind(
     enabled: bool = True,
     allowed_tools: Sequence[str] = (),
     denied_tools: Sequence[str] = (),
+    allowed_resources: Sequence[str] | None = None,
+    allowed_prompts: Sequence[str] | None = None,
 ) -> Binding:
     """Give `agent` a server, or change how much of it; again is harmless.
 
+    What is ticked of resources and prompts stays as it is where it isn't said.
     Raises `NotFound` for another organization's server, `Invalid` for lists that don't hold.
     """
     principal.require(Action.MANAGE_AGENTS)
@@ -36,8 +39,18 @@ def bind(
     binding.enabled = enabled
     binding.allowed_tools = list(allowed_tools)
     binding.denied_tools = list(denied_tools)
+    if allowed_resources is not None:
+        binding.allowed_resources = list(allowed_resources)
+    if allowed_prompts is not None:
+        binding.allowed_prompts = list(allowed_prompts)
     _clean(binding)
-    details = {"server": server.name, "allowed": list(allowed_tools), "denied": list(denied_tools)}
+    details = {
+        "server": server.name,
+        "allowed": binding.allowed_tools,
+        "denied": binding.denied_tools,
+        "resources": binding.allowed_resources,
+        "prompts": binding.allowed_prompts,
+    }
     with change(**_what(principal, agent, server, "server_bound", details)):
         binding.save()
     return binding

@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models
 from django.utils.text import slugify
 
+from agents.halting import end_sessions
 from agents.models import Agent, ModelEndpoint, ToolPolicy
 from bonobot.ledger.changes import change
 from bonobot.lib.egress import EgressDenied, check_url
@@ -70,11 +71,16 @@ def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
 
 
 def alter_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
-    """Change an agent; it holds on the very next call and turn."""
+    """Change an agent; it holds on the very next call and turn.
+
+    Switching it off ends its sessions.
+    """
     principal.require(Action.MANAGE_AGENTS)
     changed = _put(agent, spec)
     with change(**_what(principal, agent, "agent_changed", {"changed": changed})):
         _save(agent)
+    if "enabled" in changed and not agent.enabled:
+        end_sessions(principal, agent.sessions.all(), "The agent was switched off.")
     return agent
 
 

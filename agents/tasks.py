@@ -6,6 +6,8 @@ from uuid import UUID
 from celery import shared_task
 from django.utils import timezone
 
+from agents import overspending
+from agents.approvals import answered_while_parking, expire_overdue
 from agents.sessions.nudges import RUN_SESSION
 from agents.sessions.runner import session_runner
 from agents.sessions.runners import forgotten
@@ -29,7 +31,14 @@ def sweep() -> int:
     are far below `ABANDONED_AFTER`.
     """
     settle_abandoned(opened_before=timezone.now() - ABANDONED_AFTER)
-    found = forgotten()
+    expire_overdue()
+    found = [*answered_while_parking(), *forgotten()]
     for session_id in found:
         run_session.delay(str(session_id))
     return len(found)
+
+
+@shared_task
+def watch_budgets() -> int:
+    """Tell people of budgets that are nearly or wholly spent; return of how many."""
+    return overspending.watch()

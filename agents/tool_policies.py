@@ -1,36 +1,87 @@
-"""Write and read an agent's tool policy as people name tools (FEATURES A8, A14).
+"""Write and read the tool policy of an agent or organization as people name tools (A8, A14).
 
 People write the names that models see (`mcp_github_*`, `mcp_time_get_current_time`,
 `current_time`); stored is the server and a pattern over its own names (DESIGN section 4).
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
+from django.db.models import QuerySet
 
-from agents.models import Agent, ToolPolicy, ToolRule
+from agents.governance.rules import Policy, Rule
+from agents.models import Agent, ToolName, ToolPolicy, ToolRule
 from bonobot.ledger.changes import change
+from bonobot.lib.canonical import canonical, digest
 from bonobot.lib.problems import Invalid
+from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Server
 from mcp_servers.naming import EVERY_SERVER, rule_target
+from mcp_servers.schemas import judge
+
+
+@dataclass(frozen=True)
+class RuleText:
+    """A name or glob with a condition: a JSON Schema that the arguments must fit."""
+
+    tool: str
+    when: Mapping[str, Any] = field(hash=False)
+
+
+Entry = str | RuleText
+# Whose policy it is; the organization's has no agent in its row.
+Owner = Agent | Organization
+EFFECTS = ("allow", "ask", "deny")
 
 
 @dataclass(frozen=True)
 class PolicyText:
-    """A policy as people write and read it: a mode, and names or globs to allow and deny."""
+    """A policy as people write and read it: a mode, and what to allow, ask about and deny."""
 
     mode: str
-    allow: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
+    allow: tuple[Entry, ...] = ()
+    deny: tuple[Entry, ...] = ()
+    ask: tuple[Entry, ...] = ()
+
+    def entries(self, effect: str) -> tuple[Entry, ...]:
+        """Return what is allowed, asked about or denied."""
+        found: tuple[Entry, ...] = getattr(self, effect)
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the policy as REST and files have it; an entry with a condition is an object."""
+        lists = {effect: [_written(one) for one in self.entries(effect)] for effect in EFFECTS}
+        return {"mode": self.mode, **lists}
 
 
-def set_policy(principal: Principal, agent: Agent, text: PolicyText) -> ToolPolicy:
-    """Replace the agent's policy; raises `Invalid` naming the entry that can't be understood."""
-    principal.require(Action.MANAGE_AGENTS)
+def set_policy(principal: Principal, owner: Owner, text: PolicyText) -> ToolPolicy:
+    """Replace a policy; raises `Invalid` naming the entry that can't be understood.
+
+    An agent's is its operators' business, the organization's that of its owners.
+    """
+    agent = _agent(owner)
+    principal.require(Action.MANAGE_AGENTS if agent else Action.MANAGE_ORGANIZATION)
+    rules = written_rules(owner, text)
+    with change(
+        organization_id=_organization_id(owner),
+        actor=principal.actor,
+        action="tool_policy_changed",
+        resource_type="agent" if agent else "organization",
+        resource_id=str(owner.pk),
+        resource_name=owner.name,
+        details=text.as_dict(),
+    ):
+        return replace_policy(owner, text.mode, rules)
+
+
+def written_rules(owner: Owner, text: PolicyText) -> list[ToolRule]:
+    """Return the rules that a policy's words mean, not stored yet; raises `Invalid`."""
     if text.mode not in ToolPolicy.Mode.values:
         raise Invalid(
             f"There is no policy mode {text.mode!r}.",
@@ -38,52 +89,107 @@ def set_policy(principal: Principal, agent: Agent, text: PolicyText) -> ToolPoli
             field="mode",
             remedy=f"Use one of: {', '.join(ToolPolicy.Mode.values)}.",
         )
-    rules = [*_rules(agent, "allow", text.allow), *_rules(agent, "deny", text.deny)]
-    with change(
-        organization_id=agent.organization_id,
-        actor=principal.actor,
-        action="tool_policy_changed",
-        resource_type="agent",
-        resource_id=str(agent.pk),
-        resource_name=agent.name,
-        details={"mode": text.mode, "allow": list(text.allow), "deny": list(text.deny)},
-    ):
-        return _replace(agent, text.mode, rules)
+    return _all_rules(owner, text)
 
 
-def policy_text(agent: Agent) -> PolicyText:
-    """Return the agent's policy in the words that `set_policy` takes."""
-    policy = ToolPolicy.objects.filter(agent=agent).prefetch_related("rules__server").first()
+def policy_text(owner: Owner) -> PolicyText:
+    """Return a policy in the words that `set_policy` takes."""
+    policy = _stored(owner).prefetch_related("rules__server").first()
     if policy is None:
-        return PolicyText(ToolPolicy.Mode.NONE)
-    named = {(rule.server_id, rule.own_name): rule.name for rule in agent.tool_names.all()}
-    words: dict[str, list[str]] = {"allow": [], "deny": []}
-    for rule in policy.rules.all():
-        words[rule.effect].append(_words(rule, named))
-    return PolicyText(policy.mode, tuple(words["allow"]), tuple(words["deny"]))
+        return PolicyText(_unsaid(owner))
+    return text_of(owner, policy.mode, list(policy.rules.all()))
 
 
-def is_policy(agent: Agent, text: PolicyText) -> bool:
-    """Tell whether `text` says what the agent's policy is, in whatever words and order.
+def text_of(owner: Owner, mode: str, rules: Sequence[ToolRule]) -> PolicyText:
+    """Return a mode and rules in the words that `set_policy` takes."""
+    named = {(row.server_id, row.own_name): row.name for row in _tool_names(owner)}
+    words: dict[str, list[Entry]] = {effect: [] for effect in EFFECTS}
+    everything = {_kind(rule) for rule in rules if _is_every_builtin(rule)}
+    for rule in rules:
+        if rule.source == ToolRule.Source.MCP and _is_every(rule) and _kind(rule) in everything:
+            continue  # `*` says both halves of it
+        name = _words(rule, named)
+        words[rule.effect].append(RuleText(name, rule.condition) if rule.condition else name)
+    return PolicyText(mode, **{effect: tuple(found) for effect, found in words.items()})
+
+
+def drafted(owner: Owner, text: PolicyText) -> Policy:
+    """Return a policy that isn't saved, to decide by; raises `Invalid` as `set_policy` does."""
+    found = _all_rules(owner, text)
+    rules = (Rule(r.effect, r.source, r.pattern, r.server_id, r.condition) for r in found)
+    return Policy(text.mode, tuple(rules))
+
+
+def is_policy(owner: Owner, text: PolicyText) -> bool:
+    """Tell whether `text` says what the policy is, in whatever words and order.
 
     Raises `Invalid` as `set_policy` does.
     """
-    policy = ToolPolicy.objects.filter(agent=agent).first()
+    policy = _stored(owner).first()
     stored = policy.rules.all() if policy else ()
-    wanted = [*_rules(agent, "allow", text.allow), *_rules(agent, "deny", text.deny)]
-    return (policy.mode if policy else ToolPolicy.Mode.NONE) == text.mode and (
+    wanted = _all_rules(owner, text)
+    return (policy.mode if policy else _unsaid(owner)) == text.mode and (
         {_meaning(rule) for rule in stored} == {_meaning(rule) for rule in wanted}
     )
 
 
-def _meaning(rule: ToolRule) -> tuple[str, str, UUID | None, str]:
-    return rule.effect, rule.source, rule.server_id, rule.pattern
+def _meaning(rule: ToolRule) -> tuple[str, str, UUID | None, str, str]:
+    return rule.effect, rule.source, rule.server_id, rule.pattern, rule.condition_digest
 
 
-def _replace(agent: Agent, mode: str, rules: Sequence[ToolRule]) -> ToolPolicy:
+def _agent(owner: Owner) -> Agent | None:
+    return owner if isinstance(owner, Agent) else None
+
+
+def _organization_id(owner: Owner) -> UUID:
+    return owner.organization_id if isinstance(owner, Agent) else owner.pk
+
+
+def _stored(owner: Owner) -> QuerySet[ToolPolicy]:
+    return ToolPolicy.objects.filter(organization_id=_organization_id(owner), agent=_agent(owner))
+
+
+def _unsaid(owner: Owner) -> str:
+    """Return the mode that holds where no policy was ever written."""
+    return ToolPolicy.Mode.NONE if isinstance(owner, Agent) else ToolPolicy.Mode.ALL
+
+
+def _tool_names(owner: Owner) -> Iterable[ToolName]:
+    """Return the stored names that rules may use; an organization's tools have none."""
+    return owner.tool_names.select_related("server") if isinstance(owner, Agent) else ()
+
+
+def _is_every(rule: ToolRule) -> bool:
+    return rule.server_id is None and rule.pattern == "*"
+
+
+def _is_every_builtin(rule: ToolRule) -> bool:
+    return rule.source == ToolRule.Source.BUILTIN and _is_every(rule)
+
+
+def _kind(rule: ToolRule) -> tuple[str, str]:
+    return rule.effect, rule.condition_digest
+
+
+def _written(entry: Entry) -> Any:
+    return entry if isinstance(entry, str) else {"tool": entry.tool, "when": dict(entry.when)}
+
+
+def said(entries: Iterable[Entry]) -> str:
+    """Return entries in one line, for people."""
+    names = [one if isinstance(one, str) else f"{one.tool} (on a condition)" for one in entries]
+    return ", ".join(names) or "–"
+
+
+def replace_policy(
+    owner: Owner, mode: str, rules: Sequence[ToolRule], **columns: Any
+) -> ToolPolicy:
+    """Store another mode and other rules, within a recorded change; `columns` are set too."""
     with transaction.atomic():
         policy, _ = ToolPolicy.objects.update_or_create(
-            agent=agent, organization_id=agent.organization_id, defaults={"mode": mode}
+            agent=_agent(owner),
+            organization_id=_organization_id(owner),
+            defaults={"mode": mode, **columns},
         )
         policy.rules.all().delete()
         for rule in rules:
@@ -92,48 +198,80 @@ def _replace(agent: Agent, mode: str, rules: Sequence[ToolRule]) -> ToolPolicy:
     return policy
 
 
-def _rules(agent: Agent, effect: str, patterns: Iterable[str]) -> list[ToolRule]:
-    servers = {server.slug: server.pk for server in _servers(agent)}
-    known = {
-        name.name: (name.server.slug, name.own_name)
-        for name in agent.tool_names.select_related("server")
-    }
+def _all_rules(owner: Owner, text: PolicyText) -> list[ToolRule]:
+    rules = [rule for effect in EFFECTS for rule in _rules(owner, effect, text.entries(effect))]
+    return list({_meaning(rule): rule for rule in rules}.values())  # said twice is said once
+
+
+def _rules(owner: Owner, effect: str, entries: Iterable[Entry]) -> list[ToolRule]:
+    servers = {server.slug: server.pk for server in _servers(owner)}
+    known = {name.name: (name.server.slug, name.own_name) for name in _tool_names(owner)}
     rules = []
-    for index, pattern in enumerate(patterns):
+    for index, entry in enumerate(entries):
+        pattern = entry if isinstance(entry, str) else entry.tool
         try:
             target = rule_target(pattern, servers, known)
+            when = None if isinstance(entry, str) else _sound(entry.when)
         except Invalid as problem:
-            problem.field = f"{effect}[{index}]"
+            problem.field = ".".join(
+                part
+                for part in (f"{effect}[{index}]", problem.field)
+                if part not in ("", "pattern")
+            )
             raise
+        made = partial(_rule, _organization_id(owner), effect, when)
         if target.builtin:
-            rules.append(_rule(agent, effect, ToolRule.Source.BUILTIN, None, target.pattern))
+            rules.append(made(ToolRule.Source.BUILTIN, None, target.pattern))
         if target.server:
             everywhere = target.server == EVERY_SERVER
             server_id = None if everywhere else servers[target.server]
-            rules.append(_rule(agent, effect, ToolRule.Source.MCP, server_id, target.pattern))
+            rules.append(made(ToolRule.Source.MCP, server_id, target.pattern))
     return rules
 
 
-def _rule(agent: Agent, effect: str, source: str, server_id: UUID | None, pattern: str) -> ToolRule:
+def _rule(
+    organization_id: UUID,
+    effect: str,
+    when: Mapping[str, Any] | None,
+    source: str,
+    server_id: UUID | None,
+    pattern: str,
+) -> ToolRule:
     return ToolRule(
-        organization_id=agent.organization_id,
+        organization_id=organization_id,
         effect=effect,
         source=source,
         server_id=server_id,
         pattern=pattern,
+        condition=when,
+        condition_digest=digest(canonical(when)) if when else "",
     )
 
 
-def _servers(agent: Agent) -> list[Server]:
-    """Return the servers that rules may name: the agent's own come before the pool's."""
-    pool = Server.objects.for_organization(agent.organization_id).pool()
-    return [*pool, *Server.objects.in_scope(agent.pk)]
+def _sound(when: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a condition that can be checked at once; raises `Invalid` for any other."""
+    judged = judge(when)
+    if judged.verdict != "inline" or not when:
+        raise Invalid(
+            f"The condition can't be checked at each call. {judged.reason}".strip(),
+            code="unusable_condition",
+            field="when",
+            remedy="Write a small JSON Schema over the arguments, without recursion: "
+            '{"properties": {"amount": {"minimum": 1000}}, "required": ["amount"]}.',
+        )
+    return when
+
+
+def _servers(owner: Owner) -> list[Server]:
+    """Return the servers that rules may name: an agent's own come before the pool's."""
+    pool = Server.objects.for_organization(_organization_id(owner)).pool()
+    return [*pool, *(Server.objects.in_scope(owner.pk) if isinstance(owner, Agent) else ())]
 
 
 def _words(rule: ToolRule, named: dict[tuple[UUID, str], str]) -> str:
     if rule.source == ToolRule.Source.BUILTIN:
         return rule.pattern
     if rule.server is None:
-        return "*" if rule.pattern == "*" else f"mcp_*_{rule.pattern}"
+        return "mcp_*"
     stored = named.get((rule.server.pk, rule.pattern))
     return stored or f"mcp_{rule.server.slug.replace('-', '_')}_{rule.pattern}"

@@ -14,13 +14,13 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.models import Agent, Binding, ModelEndpoint, Session
-from agents.registration import AgentSpec, add_agent, alter_agent, remove_agent
+from agents.registration import AgentSpec, add_agent, remove_agent
 from bonobot.lib.admin import Select, Textarea, TextInput, display, register
 from bonobot.lib.problems import Problem
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import PagedAdmin, Visit, refuse, screen
+from bonobot.tenancy.screens import PagedAdmin, refuse, screen
 from bonobot.tenancy.templatetags.bonobot import ago
 from mcp_servers.models import Server
 
@@ -172,15 +172,6 @@ class AgentForm(forms.Form):
     def said(self) -> dict[str, Any]:
         """Return what was filled in, as the operations take it."""
         return dict(self.cleaned_data)
-
-
-@AgentAdmin.add_deed("switch", needs=Action.MANAGE_AGENTS)
-def switch(visit: Visit) -> None:
-    """Switch the agent on or off; off holds on the very next call."""
-    enabled = visit.request.POST.get("enabled") == "1"
-    alter_agent(visit.principal, visit.object, AgentSpec(name=visit.object.name, enabled=enabled))
-    text = _t("%(agent)s is on.") if enabled else _t("%(agent)s is off.")
-    messages.success(visit.request, text % {"agent": visit.object})
 
 
 def _number(rows: QuerySet[Any], counted: Any) -> Coalesce:

@@ -8,9 +8,10 @@ from django.contrib.admin import ModelAdmin as DjangoModelAdmin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.urls import reverse
+from django.urls import path, reverse
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.ledger.exporting import Form
 from bonobot.ledger.models import AuditRow
 from bonobot.lib.admin import (
     ChoicesDropdownFilter,
@@ -23,6 +24,7 @@ from bonobot.lib.admin import (
 )
 from bonobot.lib.problems import NotFound
 from bonobot.lib.untrusted import visible
+from bonobot.tenancy.downloads import download
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import ScopedAdmin, screen
 from bonobot.tenancy.templatetags.bonobot import ago, badge_html, milliseconds
@@ -31,11 +33,13 @@ KINDS = (
     ("call", _("calls of tools")),
     ("model", _("model turns")),
     ("change", _("changes")),
+    ("approval", _("approvals")),
+    ("connection", _("connections")),
 )
 
 
 class KindFilter(DropdownFilter):
-    """Calls, model turns, or changes that people made."""
+    """Calls, model turns, changes and answers of people, or how servers came and went."""
 
     title = _("kind")
     parameter_name = "kind"
@@ -97,6 +101,20 @@ class AuditAdmin(ScopedAdmin):
         mine = {"server_id", "agent_id", "session_id", "resource_id", "parent_id", "action"}
         return lookup in mine or super().lookup_allowed(lookup, value, request)
 
+    def get_urls(self) -> list[Any]:
+        """Add the download of what the list shows."""
+        export = self.admin_site.admin_view(self.export)
+        return [path("export/", export, name="ledger_auditrow_export"), *super().get_urls()]
+
+    def export(self, request: HttpRequest) -> HttpResponseBase:
+        """Return the rows that the list's filters and search leave, as a file."""
+        self.principal(request).require(Action.VIEW_AUDIT)
+        asked = request.GET.copy()
+        form: Form = "csv" if "".join(asked.pop("form", [])) == "csv" else "jsonl"
+        request.GET = asked  # type: ignore[assignment]  # a copy, which may be changed
+        rows = self.get_changelist_instance(request).get_queryset(request)
+        return download(rows.defer(None), form)
+
     @display(description=_("when"), ordering="opened_at")
     def when(self, row: AuditRow) -> Any:
         """Return when it was asked for."""
@@ -138,6 +156,13 @@ class AuditAdmin(ScopedAdmin):
     def took(self, row: AuditRow) -> str:
         """Return how long it took."""
         return milliseconds(row.duration_ms)
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        """Show the list with its downloads."""
+        forms = (("jsonl", _("Export JSON Lines")), ("csv", _("Export CSV")))
+        return super().changelist_view(request, {**(extra_context or {}), "export_forms": forms})
 
     def change_view(
         self,

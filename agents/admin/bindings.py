@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from fnmatch import fnmatchcase
 from typing import Any
 from uuid import UUID
 
@@ -17,21 +16,25 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
-from agents.bindings import bind, bound_server, unbind
+from agents.admin.pasting import paste
+from agents.bindings import bind, bound_server, switch_binding, unbind
+from agents.choices import gets
+from agents.governance.offerings import Offer
 from agents.governance.snapshots import Tool, snapshots
 from agents.models import Agent, Binding
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Invalid
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import Visit, onward
+from bonobot.tenancy.screens import Visit, fragment, onward
 from mcp_servers.admin.adding import Destination, add_by_form, choose_preset, fill_preset
-from mcp_servers.admin.pasting import paste
+from mcp_servers.admin.apis import add_api
 from mcp_servers.models import Server
 
 # How far back the usage is counted.
 USE_OF = timedelta(days=30)
+# Of more tools than this, only those of the server that is opened are shown.
+TOOLS_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,9 @@ class Bound:
 
     binding: Binding
     tools: list[Tool]
+    offers: list[Offer]
     use: Mapping[str, Any]
+    listed: bool
 
     @property
     def server(self) -> Server:
@@ -54,16 +59,16 @@ class Bound:
         return sum(tool.decision.allowed for tool in self.tools)
 
     @property
+    def usable(self) -> int:
+        """Return how many of its resources and prompts the agent may use now."""
+        return sum(offer.decision.allowed for offer in self.offers)
+
+    @property
     def chosen(self) -> frozenset[str]:
         """Return the own names of the tools that the binding lets through."""
-        globs, denied = self.binding.allowed_tools, self.binding.denied_tools
+        lists = self.binding.allowed_tools, self.binding.denied_tools
         names = [tool.facts.own_name for tool in self.tools]
-        return frozenset(
-            name
-            for name in names
-            if (not globs or any(fnmatchcase(name, glob) for glob in globs))
-            and not any(fnmatchcase(name, glob) for glob in denied)
-        )
+        return frozenset(name for name in names if gets(name, *lists))
 
 
 @AgentAdmin.add_page("servers", _("Servers"), order=30)
@@ -72,17 +77,38 @@ def servers(visit: Visit) -> HttpResponseBase:
     agent: Agent = visit.object
     bindings = list(agent.bindings.select_related("server").order_by("server__name"))
     tools = _tools_by_server(agent)
+    offers = _offers_by_server(agent)
     use = _use_by_server(agent)
-    mine = {binding.server_id for binding in bindings}
-    pool = Server.objects.for_organization(agent.organization_id).pool().exclude(pk__in=mine)
+    few = sum(map(len, tools.values())) <= TOOLS_SHOWN
+    unfolded = visit.request.GET.get("open", "")
     return visit.show(
         "agents/servers.html",
         agent=agent,
         bound=[
-            Bound(one, tools.get(one.server_id, []), use.get(one.server_id, {})) for one in bindings
+            Bound(
+                one,
+                tools.get(one.server_id, []),
+                offers.get(one.server_id, []),
+                use.get(one.server_id, {}),
+                listed=few or str(one.server_id) == unfolded,
+            )
+            for one in bindings
         ],
-        pool=pool.only("pk", "name", "description"),
+        running=agent.sessions.unfinished().count(),
+        unfolded=unfolded,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
+    )
+
+
+@AgentAdmin.add_page("server_states")
+def server_states(visit: Visit) -> HttpResponseBase:
+    """Return how the agent's servers are now, as pieces of the page."""
+    agent: Agent = visit.object
+    return fragment(
+        visit.request,
+        "agents/server_states.html",
+        bindings=agent.bindings.select_related("server"),
+        running=agent.sessions.unfinished().count(),
     )
 
 
@@ -91,6 +117,15 @@ def _tools_by_server(agent: Agent) -> dict[UUID, list[Tool]]:
     for _name, tool in sorted(snapshots().current("agent", agent.pk).tools.items()):
         if tool.facts.server_id is not None and tool.facts.state != "gone":
             found.setdefault(tool.facts.server_id, []).append(tool)
+    return found
+
+
+def _offers_by_server(agent: Agent) -> dict[UUID, list[Offer]]:
+    found: dict[UUID, list[Offer]] = {}
+    kinds = ("resource", "resource_template", "prompt")
+    for offer in snapshots().current("agent", agent.pk).offers_of(*kinds):
+        if offer.facts.state != "gone":
+            found.setdefault(offer.facts.server_id, []).append(offer)
     return found
 
 
@@ -112,16 +147,6 @@ def _use_by_server(agent: Agent) -> dict[UUID, dict[str, Any]]:
     return {row["server_id"]: row for row in found}
 
 
-@AgentAdmin.add_deed("bind", needs=Action.MANAGE_AGENTS)
-def bind_pool_server(visit: Visit) -> HttpResponseBase:
-    """Give the agent a server of the pool."""
-    server = _pool_server(visit.object, visit.request.POST.get("server", ""))
-    bind(visit.principal, visit.object, server)
-    text = _t("%(agent)s has %(server)s now. Its tool policy decides which tools it may call.")
-    messages.success(visit.request, text % {"agent": visit.object, "server": server})
-    return onward(visit, "servers")
-
-
 @AgentAdmin.add_deed("unbind", needs=Action.MANAGE_AGENTS)
 def unbind_server(visit: Visit) -> HttpResponseBase:
     """Take a server from the agent."""
@@ -134,60 +159,15 @@ def unbind_server(visit: Visit) -> HttpResponseBase:
 
 @AgentAdmin.add_deed("switch_server", needs=Action.MANAGE_AGENTS)
 def switch_server(visit: Visit) -> HttpResponseBase:
-    """Switch a server on or off for this agent alone."""
-    binding = _binding(visit)
-    bind(
-        visit.principal,
-        visit.object,
-        binding.server,
-        enabled=visit.request.POST.get("enabled") == "1",
-        allowed_tools=binding.allowed_tools,
-        denied_tools=binding.denied_tools,
-    )
-    return onward(visit, "servers")
-
-
-@AgentAdmin.add_deed("choose_tools", needs=Action.MANAGE_AGENTS)
-def choose_tools(visit: Visit) -> HttpResponseBase:
-    """Say how much of a server the agent gets: all it offers, or the ticked tools."""
-    binding, posted = _binding(visit), visit.request.POST
-    chosen = posted.getlist("tool") if posted.get("how") == "chosen" else []
-    if posted.get("how") == "chosen" and not chosen:
-        raise Invalid(
-            "No tool is ticked.",
-            code="nothing_chosen",
-            field="tool",
-            remedy="Tick at least one tool, or take the server from the agent.",
-        )
-    bind(
-        visit.principal,
-        visit.object,
-        binding.server,
-        enabled=binding.enabled,
-        allowed_tools=[_literal(name) for name in chosen],
-    )
-    text = _t("%(agent)s gets %(n)d tools of %(server)s.")
-    everything = _t("%(agent)s gets all that %(server)s offers.")
-    values = {"agent": visit.object, "server": binding.server, "n": len(chosen)}
-    messages.success(visit.request, (text if chosen else everything) % values)
-    return onward(visit, "servers")
-
-
-def _binding(visit: Visit) -> Binding:
+    """Connect or disconnect a server for this agent alone; it holds on the very next call."""
     server = bound_server(visit.object, visit.request.POST.get("server", ""))
-    found: Binding = visit.object.bindings.select_related("server").get(server=server)
-    return found
-
-
-def _pool_server(agent: Agent, server_id: str) -> Server:
-    pool = Server.objects.for_organization(agent.organization_id).pool()
-    found: Server = pool.get_or_404(agent.organization_id, pk=server_id)
-    return found
-
-
-def _literal(name: str) -> str:
-    """Return a glob that means exactly this name."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
+    enabled = visit.request.POST.get("enabled") == "1"
+    switch_binding(visit.principal, visit.object, server, enabled=enabled)
+    on = _t("%(server)s is connected to %(agent)s, from the next call on.")
+    off = _t("%(server)s is disconnected from %(agent)s, from the next call on.")
+    values = {"agent": visit.object, "server": server.name}
+    messages.success(visit.request, (on if enabled else off) % values)
+    return onward(visit, "servers")
 
 
 # -- A server of its own: the same ways to add, with the agent as their destination ----------------
@@ -242,9 +222,15 @@ def paste_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
     return paste(request, *_find(request, object_id))
 
 
+def openapi_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
+    """Add a REST API as a private server."""
+    return add_api(request, *_find(request, object_id))
+
+
 AgentAdmin.routes += (
     ("servers/add/", form_view, "form"),
     ("servers/presets/", presets_view, "presets"),
     ("servers/presets/<slug:slug>/", preset_view, "preset"),
     ("servers/paste/", paste_view, "paste"),
+    ("servers/openapi/", openapi_view, "openapi"),
 )

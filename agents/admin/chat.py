@@ -6,6 +6,8 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
 from agents.admin.conversation import latest
+from agents.governance.lacking import lack_of
+from agents.governance.snapshots import snapshots
 from agents.models import Agent, Session
 from agents.sessions import requests
 from bonobot.tenancy.roles import Action
@@ -28,9 +30,10 @@ def chat(visit: Visit) -> HttpResponseBase:
         "agents/chat.html",
         agent=agent,
         session=chosen,
-        talk=latest(chosen) if chosen else None,
+        talk=latest(chosen, visit.principal) if chosen else None,
         recent=mine.order_by("-created_at")[:LISTED],
         may_run=requests.may_run(visit.principal, agent),
+        lack=lack_of(snapshots().current("agent", agent.pk)),
     )
 
 

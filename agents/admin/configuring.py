@@ -10,7 +10,14 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin, AgentForm
-from agents.budgets import LARGEST, BudgetLine, budgets_in_use, set_budgets
+from agents.budgets import (
+    LARGEST,
+    WARN_AT,
+    BudgetLine,
+    budgets_in_use,
+    line_of,
+    set_budgets,
+)
 from agents.models import Agent, Budget
 from agents.registration import AgentSpec, alter_agent, give_to
 from bonobot.lib.admin import Checkbox, IntegerInput, TextInput
@@ -109,33 +116,38 @@ def _save(visit: Visit, agent: Agent, form: ConfigurationForm) -> None:
     alter_agent(visit.principal, agent, AgentSpec(**said))
     if set(members) != set(agent.members.values_list("username", flat=True)):
         give_to(visit.principal, agent, members)
-    now = {(b.unit, b.period): b.limit for b in agent.budgets.all()}
-    if {(line.unit, line.period): line.limit for line in lines} != now or len(lines) != len(now):
+    now = [line_of(one) for one in agent.budgets.all()]
+    if set(lines) != set(now) or len(lines) != len(now):
         set_budgets(visit.principal, agent, lines)
 
 
 def _lines(request: HttpRequest) -> list[BudgetLine]:
     """Return the budgets as they were filled in; money is written in dollars."""
     posted: Any = request.POST
-    rows = zip(
-        posted.getlist("budget-unit"),
-        posted.getlist("budget-period"),
-        posted.getlist("budget-limit"),
-        strict=False,
-    )
-    return [BudgetLine(unit, period, _amount(unit, limit)) for unit, period, limit in rows if limit]
+    columns = ("unit", "period", "limit", "scope", "warn-at")
+    rows = zip(*(posted.getlist(f"budget-{name}") for name in columns), strict=False)
+    return [
+        BudgetLine(unit, period, amount(unit, limit), scope == "session", _percent(warn_at))
+        for unit, period, limit, scope, warn_at in rows
+        if limit
+    ]
 
 
-def _amount(unit: str, text: str) -> int:
+def _percent(text: str) -> int:
+    return int(text) if text.isdecimal() else WARN_AT
+
+
+def amount(unit: str, text: str) -> int:
+    """Return a limit as it was written, dollars as micro-dollars; raises `Invalid`."""
     try:
         value = float(text.replace(",", "").replace("$", ""))
-        amount = round(value * MICRO) if unit == Budget.Unit.MONEY else int(value)
+        whole = round(value * MICRO) if unit == Budget.Unit.MONEY else int(value)
     except (ValueError, OverflowError):
-        amount = -1
-    if not 0 <= amount <= LARGEST:
+        whole = -1
+    if not 0 <= whole <= LARGEST:
         raise Invalid(
             f"{text[:40]!r} is no limit.",
             field="budgets",
-            remedy="Write a whole number of tokens or calls, or dollars; empty removes the budget.",
+            remedy="Write a whole number, dollars where money is meant; empty removes it.",
         )
-    return amount
+    return whole

@@ -9,10 +9,13 @@ from typing import Any
 from uuid import UUID
 
 from django.db.models import Max
+from django.utils import timezone
 
-from agents.models import Inbox, Session, Step
+from agents.approvals import is_own
+from agents.models import Approval, Inbox, Session, Step
 from agents.sessions.events import RESTING
 from bonobot.ledger.models import AuditRow
+from bonobot.tenancy.principals import Principal
 
 STEPS_SHOWN = 500
 
@@ -23,6 +26,9 @@ class Line:
 
     step: Step
     audit: AuditRow | None = None
+    approval: Approval | None = None
+    # Somebody else has to say yes: who looks has asked for the call.
+    own: bool = False
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -32,7 +38,13 @@ class Line:
     @property
     def version(self) -> str:
         """Return what tells this state of the step from others."""
-        return f"{self.step.state}-{len(str(self.step.payload.get('text', '')))}"
+        asked = f"-{self.approval.state}-{self.answerable}" if self.approval else ""
+        return f"{self.step.state}-{len(str(self.step.payload.get('text', '')))}{asked}"
+
+    @property
+    def answerable(self) -> bool:
+        """Tell whether the call waits for a person who can still answer."""
+        return self.approval is not None and self.approval.answerable(timezone.now())
 
     @property
     def template(self) -> str:
@@ -66,31 +78,58 @@ class Conversation:
         return self.session.status in RESTING
 
     @property
+    def waits(self) -> bool:
+        """Tell whether a person has to answer first."""
+        return self.session.status == Session.Status.WAITING
+
+    @property
     def busy(self) -> bool:
         """Tell whether somebody works on it, or should."""
         return not self.rests
 
 
-def latest(session: Session) -> Conversation:
+def latest(session: Session, principal: Principal) -> Conversation:
     """Return the end of a session: a page shows so many steps, and the way to those before."""
     last = session.steps.aggregate(last=Max("seq"))["last"] or 0
-    return conversation(session, max(0, last - STEPS_SHOWN))
+    return conversation(session, principal, max(0, last - STEPS_SHOWN))
 
 
-def conversation(session: Session, after: int = 0) -> Conversation:
-    """Return a session's steps behind `after` with their audit rows (three queries)."""
+def conversation(session: Session, principal: Principal, after: int = 0) -> Conversation:
+    """Return a session's steps behind `after` with their audit rows (three queries).
+
+    Calls that wait come with their questions (two more).
+    """
     steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
     ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
     rows = AuditRow.objects.filter(pk__in=ids) if ids else ()
     audited: dict[UUID | None, AuditRow] = {row.pk: row for row in rows}
+    asked = _asked(session, steps)
+    own = bool(asked) and is_own(principal, next(iter(asked.values())))
     pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, taken_at=None)
     return Conversation(
         session=session,
-        lines=tuple(Line(one, audited.get(one.call_id)) for one in steps if _worth(one)),
+        lines=tuple(
+            Line(one, audited.get(one.call_id), asked.get(one.pk), own)
+            for one in steps
+            if _worth(one)
+        ),
         pending=tuple(pending),
         after=_settled(steps, after),
         earlier=max(0, after - STEPS_SHOWN) if after else None,
     )
+
+
+def _asked(session: Session, steps: Iterable[Step]) -> dict[Any, Approval]:
+    """Return the questions about calls that aren't made yet, by their steps."""
+    wanted = {
+        step.pk: step.payload["approval"]["approval_id"]
+        for step in steps
+        if step.state == Step.State.INTENT and "approval" in step.payload
+    }
+    if not wanted:
+        return {}
+    rows = {str(row.pk): row for row in session.approvals.filter(pk__in=wanted.values())}
+    return {step: rows[asked] for step, asked in wanted.items() if asked in rows}
 
 
 def _settled(steps: Iterable[Step], after: int) -> int:

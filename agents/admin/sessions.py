@@ -10,13 +10,16 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.conversation import conversation, latest
-from agents.models import Session
+from agents.approvals import revoke
+from agents.holding import held_by_session
+from agents.models import Session, SessionGrant
 from agents.sessions import requests
 from bonobot.lib.admin import MultipleChoicesDropdownFilter, WithinFilter, display, register
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import PagedAdmin, Visit, fragment
 from bonobot.tenancy.templatetags.bonobot import ago, badge_html, dollars
+from mcp_servers.admin.definitions import WORDS
 
 
 @register(Session)
@@ -84,7 +87,13 @@ def show(visit: Visit) -> HttpResponseBase:
     return visit.show(
         "sessions/session.html",
         session=session,
-        talk=latest(session) if since is None else conversation(session, since),
+        held=[(WORDS[one.label], one) for one in held_by_session(session)],
+        talk=(
+            latest(session, visit.principal)
+            if since is None
+            else conversation(session, visit.principal, since)
+        ),
+        grants=session.grants.all(),
         may_run=requests.may_run(visit.principal, session.agent),
     )
 
@@ -97,7 +106,7 @@ def steps(visit: Visit) -> HttpResponseBase:
         visit.request,
         "sessions/steps.html",
         session=session,
-        talk=conversation(session, _after(visit) or 0),
+        talk=conversation(session, visit.principal, _after(visit) or 0),
         may_run=requests.may_run(visit.principal, session.agent),
     )
 
@@ -115,6 +124,17 @@ def cancel(visit: Visit) -> None:
         messages.success(visit.request, _t("It is being cancelled."))
     else:
         messages.info(visit.request, _t("Nothing runs here, so there is nothing to cancel."))
+
+
+@SessionAdmin.add_deed("revoke", needs=Action.APPROVE_CALLS)
+def take_back(visit: Visit) -> None:
+    """Take back a yes for the session."""
+    grants = SessionGrant.objects.filter(session=visit.object)
+    organization_id = visit.principal.organization_id
+    grant: SessionGrant = grants.get_or_404(organization_id, pk=visit.request.POST.get("grant"))
+    revoke(visit.principal, grant)
+    text = _t("%(tool)s is asked about again from the next call on.")
+    messages.success(visit.request, text % {"tool": visible(grant.label, 120)})
 
 
 def _after(visit: Visit) -> int | None:

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 from agents import calls
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.lib.runtime import runtime
+from bonobot.tenancy.active import client_of
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit
 from mcp_servers.admin.schema_rows import example, rows
@@ -20,10 +21,12 @@ from mcp_servers.models import Definition, Server
 def try_it(visit: Visit) -> HttpResponseBase:
     """Show the form of a tool's arguments, or call it and show what came of it."""
     server: Server = visit.object
-    tools = list(server.definitions.tools().filter(present=True).order_by("name"))
+    offered = server.definitions.tools().filter(present=True).order_by("name")
+    tools = list(offered.only("server", "name"))
     posted = visit.request.POST if visit.request.method == "POST" else None
     wanted = (posted or visit.request.GET).get("tool", "")
-    tool = next((one for one in tools if one.name == wanted), tools[0] if tools else None)
+    chosen = next((one for one in tools if one.name == wanted), tools[0] if tools else None)
+    tool = offered.filter(pk=chosen.pk).first() if chosen else None
     text = posted.get("arguments", "") if posted is not None else _start(tool)
     outcome: calls.Outcome | None = None
     problem: Problem | None = None
@@ -54,6 +57,7 @@ def _call(visit: Visit, server: Server, tool: str, text: str, *, unapproved: boo
         tool=tool,
         arguments=_arguments(text),
         via="admin",
+        client=client_of(visit.request),
         holder=f"server:{server.pk}:{principal.id}",
         server_id=server.pk,
         unapproved=unapproved,

@@ -1,5 +1,6 @@
 """A server as a connector that any caller may use, without an agent (FEATURES C1)."""
 
+import json
 from time import perf_counter
 from typing import Any
 
@@ -12,14 +13,24 @@ from agents.api.shapes import LONGEST_CALL_S, OutcomeShape
 from agents.governance.snapshots import snapshots
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.lib.runtime import runtime
+from bonobot.tenancy.active import client_of
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
 from mcp_servers.api.servers import ServerResource
 from mcp_servers.discovery import discover
 from mcp_servers.models import Check, Server
+from mcp_servers.uri_templates import LONGEST_URI
 
-METHODS = ("initialize", "tools/list", "tools/call")
+LISTS = {
+    "resources/list": ("resources", "resource"),
+    "resources/templates/list": ("resourceTemplates", "resource_template"),
+    "prompts/list": ("prompts", "prompt"),
+}
+METHODS = (
+    *("initialize", "tools/list", "tools/call", *LISTS),
+    *("resources/read", "prompts/get", "completion/complete"),
+)
 
 
 @extend_schema_serializer(
@@ -32,6 +43,9 @@ METHODS = ("initialize", "tools/list", "tools/call")
             },
         ),
         OpenApiExample("What it offers", {"method": "tools/list"}),
+        OpenApiExample(
+            "A resource", {"method": "resources/read", "params": {"uri": "docs://intro"}}
+        ),
     ]
 )
 class ExecuteBody(Shape):
@@ -41,7 +55,7 @@ class ExecuteBody(Shape):
     params = serializers.DictField(required=False)
     timeout_s = serializers.FloatField(required=False, min_value=0.1, max_value=LONGEST_CALL_S)
     unapproved = serializers.BooleanField(
-        required=False, help_text="Try a tool that waits; for those who may approve it."
+        required=False, help_text="Try what waits; for those who may approve it."
     )
 
 
@@ -52,6 +66,28 @@ class CallParams(Shape):
     arguments = serializers.DictField(required=False)
 
 
+class ReadParams(Shape):
+    """The parameters of `resources/read`."""
+
+    uri = serializers.CharField(trim_whitespace=False, max_length=LONGEST_URI)
+
+
+class RefShape(Shape):
+    """What is completed: a prompt by its name, or a resource by its template."""
+
+    type = serializers.ChoiceField(["ref/prompt", "ref/resource"])
+    name = serializers.CharField(required=False, trim_whitespace=False)
+    uri = serializers.CharField(required=False, trim_whitespace=False)
+
+
+class CompleteParams(Shape):
+    """The parameters of `completion/complete`."""
+
+    ref = RefShape()
+    argument = serializers.DictField()
+    context = serializers.DictField(required=False)  # type: ignore[assignment]  # DRF moves it
+
+
 class Execute(ServerResource):
     """Requests to a server without an agent."""
 
@@ -59,10 +95,10 @@ class Execute(ServerResource):
 
     @operation("execute", body=ExecuteBody, answer=OutcomeShape, calls=True)
     def post(self, request: object, server_id: str) -> Response:
-        """Ask a server without an agent: `initialize`, `tools/list` or `tools/call`.
+        """Ask a server without an agent, by MCP's own methods.
 
-        Calls go through the door, under the organization's policy, the token's limits and the
-        audit. `tools/list` lists what may be called; `initialize` connects now.
+        Calls, reads, prompts and completions go through the door, under the organization's policy,
+        the token's limits and the audit. Lists name what may be used; `initialize` connects now.
         """
         server = self.server(server_id)
         body = self.read(ExecuteBody)
@@ -70,6 +106,10 @@ class Execute(ServerResource):
             "initialize": self._initialize,
             "tools/list": self._list,
             "tools/call": self._call,
+            **dict.fromkeys(LISTS, self._list_offers),
+            "resources/read": self._read,
+            "prompts/get": self._call,
+            "completion/complete": self._complete,
         }.get(body["method"])
         if do is None:
             raise Invalid(
@@ -95,21 +135,53 @@ class Execute(ServerResource):
         offered = snapshots().current("server", server.pk).offered()
         return _outcome(server, began, result={"tools": [dict(t.declaration) for t in offered]})
 
+    def _list_offers(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        began = perf_counter()
+        member, kind = LISTS[body["method"]]
+        offers = snapshots().current("server", server.pk).offers_of(kind)
+        listed = [dict(one.declaration) for one in offers if one.decision.allowed]
+        return _outcome(server, began, result={member: listed})
+
     def _call(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
-        params = CallParams(data=body.get("params", {}))
-        if not params.is_valid():
-            raise serializers.ValidationError({"params": params.errors})
+        params = _params(CallParams, body)
+        return self._made(server, body, params["name"], params.get("arguments", {}))
+
+    def _read(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        return self._made(server, body, _params(ReadParams, body)["uri"], {})
+
+    def _complete(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
+        params = _params(CompleteParams, body)
+        ref = params["ref"]
+        member = "name" if ref["type"] == "ref/prompt" else "uri"
+        if member not in ref:
+            raise serializers.ValidationError({"params": {"ref": {member: ["Say what is meant."]}}})
+        return self._made(server, body, ref[member], params)
+
+    def _made(
+        self, server: Server, body: dict[str, Any], name: str, arguments: dict[str, Any]
+    ) -> dict[str, Any]:
         wanted = calls.Request(
             principal=self.principal,
-            tool=params.validated_data["name"],
-            arguments=params.validated_data.get("arguments", {}),
+            method=body["method"],
+            tool=name,
+            arguments=arguments,
             via="rest",
+            client=client_of(self.request),
             holder=f"server:{server.pk}:{self.principal.id}",
             server_id=server.pk,
             timeout_s=body.get("timeout_s"),
             unapproved=body.get("unapproved", False),
         )
         return runtime().call(calls.call, wanted).as_dict()
+
+
+def _params(shape: type[Shape], body: dict[str, Any]) -> dict[str, Any]:
+    """Return the checked parameters of a method, in plain dictionaries."""
+    params = shape(data=body.get("params", {}))
+    if not params.is_valid():
+        raise serializers.ValidationError({"params": params.errors})
+    found: dict[str, Any] = json.loads(json.dumps(params.validated_data))
+    return found
 
 
 def _greeting(server: Server) -> dict[str, Any]:
@@ -136,6 +208,7 @@ def _outcome(
         "code": "" if problem is None else problem.code,
         "remedy": "" if problem is None else problem.remedy,
         "duration_ms": round((perf_counter() - began) * 1000),
+        "cost_microusd": 0,
         "server": server.name,
         "tool": "",
     }

@@ -1,28 +1,93 @@
-"""An agent's tool policy and budgets."""
+"""An agent's tool policy."""
 
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from collections.abc import Mapping
+from typing import Any
+
+from drf_spectacular.utils import (
+    OpenApiExample,
+    extend_schema_field,
+    extend_schema_serializer,
+)
 from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentResource
-from agents.budgets import LARGEST, BudgetLine, budgets_in_use, set_budgets
-from agents.models import Agent, Budget, ToolPolicy
-from agents.tool_policies import PolicyText, policy_text, set_policy
-from bonobot.tenancy.api.resources import READ
+from agents.models import Agent, ToolPolicy
+from agents.tool_policies import (
+    EFFECTS,
+    Entry,
+    PolicyText,
+    RuleText,
+    policy_text,
+    set_policy,
+)
+from bonobot.tenancy.api.resources import READ, Resource
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Action
 
 MOST_RULES = 1_000
-MOST_BUDGETS = 9
+NAME_LENGTH = 600
 PATTERNS = "Tool names as models see them, or globs: `mcp_github_*`, `read_result`."
+
+
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "string", "maxLength": NAME_LENGTH},
+            {
+                "type": "object",
+                "required": ["tool", "when"],
+                "properties": {
+                    "tool": {"type": "string", "maxLength": NAME_LENGTH},
+                    "when": {"type": "object", "description": "JSON Schema over the arguments."},
+                },
+            },
+        ]
+    }
+)
+class RuleField(serializers.Field):
+    """A name or glob, or an object of one with the condition that the arguments must fit."""
+
+    default_error_messages = {"invalid": 'A name, or {"tool": …, "when": {…}}.'}
+
+    def to_internal_value(self, data: Any) -> Entry:
+        """Return the entry."""
+        if isinstance(data, str) and data.strip() and len(data) <= NAME_LENGTH:
+            return data
+        if isinstance(data, dict) and set(data) == {"tool", "when"}:
+            tool, when = data["tool"], data["when"]
+            if isinstance(tool, str) and 0 < len(tool) <= NAME_LENGTH and isinstance(when, dict):
+                return RuleText(tool, when)
+        raise serializers.ValidationError(self.error_messages["invalid"], code="invalid")
+
+    def to_representation(self, value: Any) -> Any:
+        """Return it as it is: `as_dict` has written it."""
+        return value
+
+
+def _rules(what: str) -> serializers.ListField:
+    return serializers.ListField(
+        child=RuleField(), required=False, max_length=MOST_RULES, help_text=f"{what} {PATTERNS}"
+    )
 
 
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
             "Only these",
-            {"mode": "allowlist", "allow": ["mcp_time_*", "read_result"], "deny": []},
+            {
+                "mode": "allowlist",
+                "allow": ["mcp_time_*", "read_result"],
+                "ask": [
+                    {
+                        "tool": "mcp_bank_transfer",
+                        "when": {"properties": {"amount": {"minimum": 1000}}},
+                    }
+                ],
+                "deny": [],
+            },
         )
     ]
 )
@@ -31,18 +96,14 @@ class PolicyShape(Shape):
 
     # The mode is judged with the rules, where the answer says which modes there are.
     mode = serializers.CharField(help_text=f"One of: {', '.join(ToolPolicy.Mode.values)}.")
-    allow = serializers.ListField(
-        child=serializers.CharField(max_length=600),
-        required=False,
-        max_length=MOST_RULES,
-        help_text=PATTERNS,
-    )
-    deny = serializers.ListField(
-        child=serializers.CharField(max_length=600),
-        required=False,
-        max_length=MOST_RULES,
-        help_text=PATTERNS,
-    )
+    allow = _rules("Allowed.")
+    ask = _rules("Wants a person's yes.")
+    deny = _rules("Denied, whatever else says.")
+
+
+def text_in(body: Mapping[str, Any]) -> PolicyText:
+    """Return the policy that a body of `PolicyShape` says."""
+    return PolicyText(body["mode"], **{effect: tuple(body.get(effect, ())) for effect in EFFECTS})
 
 
 class AgentPolicy(AgentResource):
@@ -60,78 +121,36 @@ class AgentPolicy(AgentResource):
     def put(self, request: object, agent_id: str) -> Response:
         """Replace an agent's tool policy; it holds on the very next call."""
         agent = self.agent(agent_id)
-        body = self.read(PolicyShape)
-        allow, deny = tuple(body.get("allow", ())), tuple(body.get("deny", ()))
-        set_policy(self.principal, agent, PolicyText(body["mode"], allow, deny))
+        set_policy(self.principal, agent, text_in(self.read(PolicyShape)))
         return self._answer(agent)
 
     def _answer(self, agent: Agent) -> Response:
-        text = policy_text(Agent.objects.get(pk=agent.pk))
-        return Response({"mode": text.mode, "allow": text.allow, "deny": text.deny})
+        return Response(policy_text(Agent.objects.get(pk=agent.pk)).as_dict())
 
 
-class BudgetBody(Shape):
-    """One budget; money is counted in millionths of a dollar."""
+class OwnPolicy(Resource):
+    """The tool policy of the organization."""
 
-    unit = serializers.ChoiceField(Budget.Unit.choices)
-    period = serializers.ChoiceField(Budget.Period.choices)
-    limit = serializers.IntegerField(min_value=0, max_value=LARGEST)
+    rules = {"GET": READ, "PUT": Action.MANAGE_ORGANIZATION}
 
+    @operation("get_organization_tool_policy", answer=PolicyShape)
+    def get(self, request: object) -> Response:
+        """Show what the organization rules.
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "Tokens and money",
-            {
-                "budgets": [
-                    {"unit": "tokens", "period": "day", "limit": 200_000},
-                    {"unit": "microusd", "period": "month", "limit": 20_000_000},
-                ]
-            },
-            request_only=True,
-        )
-    ]
-)
-class BudgetsBody(Shape):
-    """All budgets of an agent."""
+        What it denies, or asks about, holds for every agent; its mode and what it allows decide
+        about calls that are made without an agent.
+        """
+        return self._answer(self._own())
 
-    budgets = serializers.ListField(child=BudgetBody(), max_length=MOST_BUDGETS)
+    @operation("set_organization_tool_policy", body=PolicyShape, answer=PolicyShape)
+    def put(self, request: object) -> Response:
+        """Replace the organization's tool policy; it holds on the very next call."""
+        own = self._own()
+        set_policy(self.principal, own, text_in(self.read(PolicyShape)))
+        return self._answer(own)
 
+    def _own(self) -> Organization:
+        return Organization.objects.get(pk=self.organization_id)
 
-class BudgetUseShape(Shape):
-    """A budget and its use in the current period (UTC)."""
-
-    unit = serializers.ChoiceField(Budget.Unit.choices, source="line.unit")
-    period = serializers.ChoiceField(Budget.Period.choices, source="line.period")
-    limit = serializers.IntegerField(source="line.limit")
-    spent = serializers.IntegerField()
-    reserved = serializers.IntegerField(help_text="Held by calls and turns that still run.")
-
-
-class BudgetsShape(Shape):
-    """All budgets of an agent with their use."""
-
-    budgets = BudgetUseShape(many=True)
-
-
-class AgentBudgets(AgentResource):
-    """The budgets of an agent."""
-
-    rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS}
-    narrowed = ("GET",)
-
-    @operation("get_budgets", answer=BudgetsShape)
-    def get(self, request: object, agent_id: str) -> Response:
-        """Show an agent's budgets with what is spent of them."""
-        return self._answer(self.agent(agent_id))
-
-    @operation("set_budgets", body=BudgetsBody, answer=BudgetsShape)
-    def put(self, request: object, agent_id: str) -> Response:
-        """Replace an agent's budgets; what was spent stays spent."""
-        agent = self.agent(agent_id)
-        lines = [BudgetLine(**line) for line in self.read(BudgetsBody)["budgets"]]
-        set_budgets(self.principal, agent, lines)
-        return self._answer(agent)
-
-    def _answer(self, agent: Agent) -> Response:
-        return self.shown({"budgets": budgets_in_use(agent)}, BudgetsShape)
+    def _answer(self, own: Organization) -> Response:
+        return Response(policy_text(own).as_dict())

@@ -11,12 +11,14 @@ from drf_spectacular.utils import (
     OpenApiExample,
     PolymorphicProxySerializer,
     extend_schema_field,
+    extend_schema_serializer,
 )
 from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentResource
 from agents.bindings import bind, bound_server, refuse_pool_write, unbind
+from agents.choices import EVERYTHING, choose
 from agents.models import Agent, Binding
 from bonobot.tenancy.api.resources import READ, named_in_path
 from bonobot.tenancy.api.schema import operation
@@ -34,6 +36,7 @@ from mcp_servers.api.shapes import (
     spec_of,
 )
 from mcp_servers.models import Server
+from mcp_servers.openapi.choosing import completed
 from mcp_servers.registration import add, alter
 
 FROM_POOL = OpenApiExample(
@@ -46,22 +49,46 @@ FROM_POOL = OpenApiExample(
 )
 
 
-def _globs() -> serializers.ListField:
+CHOICE = (
+    "Globs over the server's own tool names: at least one, or `*` for everything that it offers, "
+    "also what comes later."
+)
+
+
+def _globs(about: str = "Globs over the server's own tool names.") -> serializers.ListField:
     return serializers.ListField(
         child=serializers.CharField(max_length=512),
         required=False,
         max_length=1_000,
-        help_text="Globs over the server's own tool names.",
+        help_text=about,
     )
 
 
-class BindBody(Shape):
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample("Disconnect it for this agent", {"enabled": False}, request_only=True),
+        OpenApiExample("Two of its tools", {"allowed_tools": ["add", "get_*"]}, request_only=True),
+        OpenApiExample("Everything, also later", {"allowed_tools": ["*"]}, request_only=True),
+    ]
+)
+class BindingBody(Shape):
+    """How much of a server an agent gets; what is left out stays as it is."""
+
+    enabled = serializers.BooleanField(required=False)
+    allowed_tools = _globs(CHOICE)
+    denied_tools = _globs()
+    allowed_resources = _globs(
+        "Globs over URIs and URI templates; `*` ticks all. One over the URI itself, such as "
+        "`file:///srv/docs/*`, lets a template's variables span a `/` there."
+    )
+    allowed_prompts = _globs("Globs over the names of its prompts; `*` ticks all.")
+
+
+@extend_schema_serializer(examples=[])
+class BindBody(BindingBody):
     """A pool server for an agent; sent again, it changes how much of it the agent gets."""
 
     server_id = serializers.UUIDField()
-    enabled = serializers.BooleanField(required=False)
-    allowed_tools = _globs()
-    denied_tools = _globs()
 
 
 class AgentServerShape(ServerDetailShape):
@@ -71,8 +98,12 @@ class AgentServerShape(ServerDetailShape):
     enabled = serializers.SerializerMethodField(  # type: ignore[assignment]  # more is known here
         help_text="On for this agent, and on at all."
     )
-    allowed_tools = serializers.SerializerMethodField(help_text="Empty: all that it offers.")
+    allowed_tools = serializers.SerializerMethodField(
+        help_text="`*`: everything that it offers, also later."
+    )
     denied_tools = serializers.SerializerMethodField()
+    allowed_resources = serializers.SerializerMethodField(help_text="Empty: none.")
+    allowed_prompts = serializers.SerializerMethodField(help_text="Empty: none.")
     stderr = None  # type: ignore[assignment]  # shown with the server itself
 
     @extend_schema_field({"type": "string", "format": "uuid"})
@@ -86,11 +117,19 @@ class AgentServerShape(ServerDetailShape):
 
     def get_allowed_tools(self, server: Server) -> list[str]:
         """Return the globs of the tools that the agent gets."""
-        return self._binding(server).allowed_tools
+        return self._binding(server).allowed_tools or [EVERYTHING]
 
     def get_denied_tools(self, server: Server) -> list[str]:
         """Return the globs of the tools that it never gets."""
         return self._binding(server).denied_tools
+
+    def get_allowed_resources(self, server: Server) -> list[str]:
+        """Return the globs of the resources and templates that are ticked."""
+        return self._binding(server).allowed_resources
+
+    def get_allowed_prompts(self, server: Server) -> list[str]:
+        """Return the globs of the prompts that are ticked."""
+        return self._binding(server).allowed_prompts
 
     def _binding(self, server: Server) -> Binding:
         found: Binding = self.context["bindings"][server.pk]
@@ -111,6 +150,14 @@ class AgentServerResource(AgentResource):
         """Return a server that the agent has; raises `NotFound`."""
         with named_in_path("server_id"):
             return bound_server(agent, server_id)
+
+    def give(self, agent: Agent, server: Server, old: Binding | None, body: dict[str, Any]) -> None:
+        """Bind the server as the body says; what it leaves out stays as the old binding has it."""
+        if "allowed_tools" in body:
+            offered = set(server.definitions.tools().values_list("name", flat=True))
+            body["allowed_tools"] = choose(body["allowed_tools"], offered)
+        kept = {} if old is None else _said(old)
+        bind(self.principal, agent, server, **(kept | body))
 
     def answer(self, agent: Agent, server: Server, *, status: int = 200) -> Response:
         """Show the server as the agent has it now."""
@@ -146,7 +193,8 @@ class AgentServers(AgentServerResource):
         """Give an agent a server.
 
         With `server_id` one of the pool's (sent again, the binding is changed, and the answer is
-        200); with a configuration or a `preset` a new one that is private to the agent.
+        200); with a configuration or a `preset` a new one that is private to the agent. Of a
+        pool server the agent gets what `allowed_tools` names, and everything where it is left out.
         """
         agent = self.agent(agent_id)
         if "server_id" in self.members():
@@ -160,7 +208,8 @@ class AgentServers(AgentServerResource):
         if "preset" in self.members():
             body = self.read(NewPresetServerBody)
             return add_from_preset(self.principal, body, scope_id=agent.pk)
-        return add(self.principal, spec_of(self.read(NewServerBody)), scope_id=agent.pk)
+        spec = completed(self.principal, spec_of(self.read(NewServerBody)))
+        return add(self.principal, spec, scope_id=agent.pk)
 
     def _bind(self, agent: Agent, body: dict[str, Any]) -> Response:
         server_id = body.pop("server_id")
@@ -170,15 +219,19 @@ class AgentServers(AgentServerResource):
             mine = Server.objects.filter(given)
             server: Server = mine.get_or_404(self.organization_id, pk=server_id)
         old = agent.bindings.filter(server=server).first()
-        kept = {} if old is None else _said(old)
-        bind(self.principal, agent, server, **(kept | body))
+        self.give(agent, server, old, body)
         return self.answer(agent, server, status=201 if old is None else 200)
 
 
 class AgentServer(AgentServerResource):
     """One server of an agent."""
 
-    rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS, "DELETE": Action.MANAGE_AGENTS}
+    rules = {
+        "GET": READ,
+        "PUT": Action.MANAGE_AGENTS,
+        "PATCH": Action.MANAGE_AGENTS,
+        "DELETE": Action.MANAGE_AGENTS,
+    }
     narrowed = ("GET",)
 
     @operation("get_agent_server", answer=AgentServerShape)
@@ -193,7 +246,20 @@ class AgentServer(AgentServerResource):
         agent = self.agent(agent_id)
         server = self.bound(agent, server_id)
         refuse_pool_write(server)
-        alter(self.principal, server, spec_of(self.read(NewServerBody), server))
+        spec = spec_of(self.read(NewServerBody), server)
+        alter(self.principal, server, completed(self.principal, spec, server))
+        return self.answer(agent, server)
+
+    @operation("change_agent_server", body=BindingBody, answer=AgentServerShape)
+    def patch(self, request: object, agent_id: str, server_id: str) -> Response:
+        """Connect or disconnect a server for this agent, or choose what the agent gets of it.
+
+        It holds on the very next call, also in sessions that run.
+        """
+        agent = self.agent(agent_id)
+        server = self.bound(agent, server_id)
+        old = agent.bindings.get(server=server)
+        self.give(agent, server, old, self.read(BindingBody, partial=True))
         return self.answer(agent, server)
 
     @operation("remove_agent_server", status=204)
@@ -226,4 +292,6 @@ def _said(binding: Binding) -> dict[str, Any]:
         "enabled": binding.enabled,
         "allowed_tools": binding.allowed_tools,
         "denied_tools": binding.denied_tools,
+        "allowed_resources": binding.allowed_resources,
+        "allowed_prompts": binding.allowed_prompts,
     }

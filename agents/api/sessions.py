@@ -20,6 +20,7 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentResource
+from agents.holding import held_by_session
 from agents.models import Session, Step
 from agents.models.agents import named
 from agents.sessions.events import Event, follow, shown
@@ -29,6 +30,7 @@ from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
+from mcp_servers.labels import Label
 
 STEPS = 500
 KEEPALIVE_S = 15.0
@@ -121,11 +123,31 @@ class StepShape(Shape):
     rule = serializers.CharField(required=False)
 
 
+class HeldLabelShape(Shape):
+    """A label that a session holds, and the first call that brought it."""
+
+    label = serializers.ChoiceField(  # type: ignore[assignment]  # DRF moves it
+        [str(Label.PRIVATE_DATA), str(Label.UNTRUSTED_CONTENT)]
+    )
+    call_id = serializers.UUIDField(allow_null=True)
+    tool = serializers.CharField()
+    at = serializers.DateTimeField(allow_null=True)
+
+
 class SessionDetailShape(SessionShape):
     """A session with its steps."""
 
+    held = serializers.SerializerMethodField(
+        help_text="What it has seen: with both labels, what sends out needs a person's yes."
+    )
+
     steps = serializers.SerializerMethodField(help_text=f"At most {STEPS} behind `after`.")
     more_steps = serializers.SerializerMethodField(help_text="Whether there are more behind these.")
+
+    @extend_schema_field(HeldLabelShape(many=True))
+    def get_held(self, session: Session) -> Any:
+        """Return the labels that it holds now."""
+        return HeldLabelShape(held_by_session(session), many=True).data
 
     @extend_schema_field(StepShape(many=True))
     def get_steps(self, session: Session) -> list[dict[str, Any]]:

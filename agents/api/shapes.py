@@ -29,6 +29,29 @@ class EffectiveToolShape(Shape):
     tool = serializers.CharField(help_text="The server's own name for it.")
     description = serializers.CharField()
     input_schema = serializers.DictField()
+    decision = serializers.ChoiceField(
+        ["allow", "ask", "deny"], help_text="`ask`: a person has to say yes to each call."
+    )
+    allowed = serializers.BooleanField(help_text="Whether a call goes on by itself.")
+    code = serializers.CharField(help_text="Why not; blank where it is allowed.")
+    reason = serializers.CharField()
+    rule = serializers.CharField(help_text="The rule that decided.")
+    remedy = serializers.CharField()
+
+
+class EffectiveOfferShape(Shape):
+    """A resource, template or prompt of an agent, and whether it may be used."""
+
+    kind = serializers.ChoiceField(["resource", "resource_template", "prompt"])
+    server = serializers.CharField(help_text="Name of its server.")
+    server_id = serializers.UUIDField()
+    name = serializers.CharField(help_text="Its URI, its URI template, or a prompt's name.")
+    title = serializers.CharField()
+    description = serializers.CharField()
+    mime_type = serializers.CharField(help_text="Blank where the server doesn't say it.")
+    argument_schema = serializers.DictField(
+        allow_null=True, help_text="Of a prompt: its arguments as a JSON Schema."
+    )
     allowed = serializers.BooleanField()
     code = serializers.CharField(help_text="Why not; blank where it is allowed.")
     reason = serializers.CharField()
@@ -37,26 +60,44 @@ class EffectiveToolShape(Shape):
 
 
 class StageShape(Shape):
-    """What one stage of the decision says by itself."""
+    """What one stage of the door says by itself."""
 
     stage = serializers.CharField()
-    allows = serializers.BooleanField()
+    verdict = serializers.ChoiceField(
+        ["allow", "ask", "deny", "skip"], help_text="`skip`: it has no say this time."
+    )
+    allows = serializers.BooleanField(help_text="Whether it doesn't refuse.")
     rule = serializers.CharField()
     code = serializers.CharField()
     reason = serializers.CharField()
     remedy = serializers.CharField()
+    who = serializers.CharField(help_text="The roles that can change what this stage says.")
 
 
 class ExplanationShape(Shape):
     """Why an agent can, or can't, use a tool."""
 
     tool = serializers.CharField()
-    allowed = serializers.BooleanField()
+    decision = serializers.ChoiceField(["allow", "ask", "deny"])
+    allowed = serializers.BooleanField(help_text="Whether the call would go on by itself.")
+    first = serializers.CharField(
+        help_text="The first stage that refuses, else the first that asks; blank: none does."
+    )
     code = serializers.CharField()
     rule = serializers.CharField()
     reason = serializers.CharField()
     remedy = serializers.CharField()
+    who = serializers.CharField(help_text="The roles that can change the outcome.")
     stages = StageShape(many=True)
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("With arguments", {"arguments": {"timezone": "Europe/Berlin"}})]
+)
+class ExplainBody(Shape):
+    """The arguments of the call that is asked about."""
+
+    arguments = Arguments()
 
 
 @extend_schema_serializer(
@@ -82,6 +123,7 @@ class CallBody(Shape):
                 "code": "",
                 "remedy": "",
                 "duration_ms": 41,
+                "cost_microusd": 0,
                 "server": "time",
                 "tool": "get_current_time",
             },
@@ -99,5 +141,6 @@ class OutcomeShape(Shape):
     code = serializers.CharField()
     remedy = serializers.CharField()
     duration_ms = serializers.IntegerField()
+    cost_microusd = serializers.IntegerField(help_text="What the server takes for it.")
     server = serializers.CharField()
     tool = serializers.CharField()

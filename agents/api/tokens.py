@@ -102,7 +102,17 @@ class Tokens(Resource):
         return answer
 
 
-class OneToken(Resource):
+class TokenResource(Resource):
+    """A resource below one token."""
+
+    def token(self, token_id: str) -> Token:
+        """Return the token; raises `NotFound`."""
+        with named_in_path("token_id"):
+            found: Token = Token.objects.get_or_404(self.organization_id, pk=token_id)
+        return found
+
+
+class OneToken(TokenResource):
     """One token."""
 
     rules = {"GET": Action.MANAGE_TOKENS, "DELETE": Action.MANAGE_TOKENS}
@@ -110,15 +120,10 @@ class OneToken(Resource):
     @operation("get_token", answer=TokenShape)
     def get(self, request: object, token_id: str) -> Response:
         """Show a token, without its text."""
-        return self.shown(self._token(token_id), TokenShape)
+        return self.shown(self.token(token_id), TokenShape)
 
     @operation("revoke_token", status=204)
     def delete(self, request: object, token_id: str) -> Response:
         """Revoke a token at once; its row stays."""
-        revoke(self.principal, self._token(token_id))
+        revoke(self.principal, self.token(token_id))
         return Response(status=204)
-
-    def _token(self, token_id: str) -> Token:
-        with named_in_path("token_id"):
-            found: Token = Token.objects.get_or_404(self.organization_id, pk=token_id)
-        return found

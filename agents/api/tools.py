@@ -6,13 +6,20 @@ from rest_framework.response import Response
 
 from agents import calls
 from agents.api.agents import AgentResource
-from agents.api.shapes import CallBody, EffectiveToolShape, ExplanationShape, OutcomeShape
+from agents.api.shapes import (
+    CallBody,
+    EffectiveToolShape,
+    ExplainBody,
+    ExplanationShape,
+    OutcomeShape,
+)
 from agents.governance.explaining import explain
 from agents.governance.snapshots import Snapshot, Tool, snapshots
 from agents.models import Agent
 from agents.sessions.requests import require_run
 from bonobot.lib.problems import NotFound
 from bonobot.lib.runtime import runtime
+from bonobot.tenancy.active import client_of
 from bonobot.tenancy.api.pages import page_of
 from bonobot.tenancy.api.resources import READ_OR_RUN
 from bonobot.tenancy.api.schema import operation
@@ -48,12 +55,21 @@ class AgentTools(ToolResource):
 class ExplainTool(ToolResource):
     """The decision about one tool."""
 
-    rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
+    rules = {"GET": READ_OR_RUN, "POST": READ_OR_RUN}
+    narrowed = ("GET", "POST")
 
     @operation("explain_tool", answer=ExplanationShape)
     def get(self, request: object, agent_id: str, name: str) -> Response:
         """Explain why an agent can, or can't, use a tool: every stage with its verdict."""
+        return self._explained(agent_id, name, None)
+
+    @operation("explain_call", body=ExplainBody, answer=ExplanationShape)
+    def post(self, request: object, agent_id: str, name: str) -> Response:
+        """Explain what a call with these arguments would come to; nothing is called."""
+        self.agent(agent_id)
+        return self._explained(agent_id, name, self.read(ExplainBody)["arguments"])
+
+    def _explained(self, agent_id: str, name: str, arguments: Any) -> Response:
         agent = self.agent(agent_id)
         snapshot = self.snapshot(agent)
         tool = snapshot.tools.get(name)
@@ -64,7 +80,7 @@ class ExplainTool(ToolResource):
                 field="name",
                 remedy="List the agent's tools; a new one appears after its server's discovery.",
             )
-        return Response(explain(snapshot, tool))
+        return Response(explain(self.principal, snapshot, tool, arguments))
 
 
 class CallTool(ToolResource):
@@ -87,6 +103,7 @@ class CallTool(ToolResource):
             tool=name,
             arguments=body.get("arguments", {}),
             via="rest",
+            client=client_of(self.request),
             holder=f"agent:{agent.pk}:{self.principal.id}",
             agent_id=agent.pk,
             timeout_s=body.get("timeout_s"),
@@ -105,6 +122,7 @@ def effective(tool: Tool) -> dict[str, Any]:
         "tool": facts.own_name,
         "description": tool.description,
         "input_schema": tool.input_schema,
+        "decision": decision.verdict,
         "allowed": decision.allowed,
         "code": decision.code,
         "reason": decision.reason,

@@ -2,34 +2,86 @@
 
 from django.urls import path
 
-from agents.api import agents, connectors, endpoints, policies, servers, sessions, tokens, tools
+from agents.api import (
+    agents,
+    approvals,
+    budgets,
+    connectors,
+    endpoints,
+    holding,
+    imports,
+    members,
+    offers,
+    organization,
+    policies,
+    replaying,
+    servers,
+    sessions,
+    tokens,
+    tools,
+)
 
 AGENT = "agents/<str:agent_id>"
 SERVER = f"{AGENT}/mcp-servers/<str:server_id>"
+POLICY = f"{AGENT}/tool-policy"
 TOOL = f"{AGENT}/tools/<str:name>"
 SESSION = "sessions/<str:session_id>"
+APPROVAL = "approvals/<str:approval_id>"
+GRANTS = f"{SESSION}/grants"
 ENDPOINT = "model-endpoints/<str:endpoint_id>"
 
 urlpatterns = [
+    path("organization", organization.OneOrganization.as_view(), name="organization"),
+    path("organization/halt", organization.HaltOrganization.as_view(), name="organization-halt"),
+    path(
+        "organization/resume",
+        organization.ResumeOrganization.as_view(),
+        name="organization-resume",
+    ),
+    path("tool-policy", policies.OwnPolicy.as_view(), name="own-tool-policy"),
     path("agents", agents.Agents.as_view(), name="agents"),
     path(AGENT, agents.OneAgent.as_view(), name="agent"),
     path(f"{AGENT}/mcp-servers", servers.AgentServers.as_view(), name="agent-servers"),
     path(SERVER, servers.AgentServer.as_view(), name="agent-server"),
     path(f"{SERVER}/test", servers.TestAgentServer.as_view(), name="agent-server-test"),
+    path(f"{AGENT}/members", members.AgentMembers.as_view(), name="agent-members"),
+    path(f"{AGENT}/members/<str:user_id>", members.AgentMember.as_view(), name="agent-member"),
     path(f"{AGENT}/tools", tools.AgentTools.as_view(), name="agent-tools"),
     path(f"{TOOL}/explain", tools.ExplainTool.as_view(), name="tool-explain"),
     path(f"{TOOL}/call", tools.CallTool.as_view(), name="tool-call"),
+    path(f"{AGENT}/resources", offers.AgentResources.as_view(), name="agent-resources"),
+    path(f"{AGENT}/resources/read", offers.ReadResource.as_view(), name="resource-read"),
+    path(f"{AGENT}/prompts", offers.AgentPrompts.as_view(), name="agent-prompts"),
+    path(f"{AGENT}/prompts/get", offers.GetPrompt.as_view(), name="prompt-get"),
     path(f"{AGENT}/tool-policy", policies.AgentPolicy.as_view(), name="tool-policy"),
-    path(f"{AGENT}/budgets", policies.AgentBudgets.as_view(), name="budgets"),
+    path(f"{AGENT}/budgets", budgets.AgentBudgets.as_view(), name="budgets"),
+    path(f"{POLICY}/replay", replaying.ReplayPolicy.as_view(), name="policy-replay"),
+    path(f"{POLICY}/draft", replaying.PolicyDraft.as_view(), name="policy-draft"),
+    path(f"{POLICY}/draft/shadow", replaying.PolicyShadow.as_view(), name="policy-shadow"),
+    path(f"{POLICY}/draft/enforce", replaying.EnforceDraft.as_view(), name="policy-enforce"),
+    path(f"{AGENT}/held", holding.AgentHeld.as_view(), name="agent-held"),
     path(f"{AGENT}/sessions", sessions.AgentSessions.as_view(), name="agent-sessions"),
     path("sessions", sessions.Sessions.as_view(), name="sessions"),
     path(SESSION, sessions.OneSession.as_view(), name="session"),
     path(f"{SESSION}/messages", sessions.Messages.as_view(), name="messages"),
     path(f"{SESSION}/events", sessions.SessionEvents.as_view(), name="session-events"),
     path(f"{SESSION}/cancel", sessions.CancelSession.as_view(), name="session-cancel"),
+    path(GRANTS, approvals.SessionGrants.as_view(), name="session-grants"),
+    path(f"{GRANTS}/<str:grant_id>", approvals.OneSessionGrant.as_view(), name="session-grant"),
+    path("approvals", approvals.Approvals.as_view(), name="approvals"),
+    path(APPROVAL, approvals.OneApproval.as_view(), name="approval"),
+    path(f"{APPROVAL}/answer", approvals.AnswerApproval.as_view(), name="approval-answer"),
+    path("mcp-servers/import", imports.Import.as_view(), name="import"),
+    path("budgets", budgets.OrganizationBudgets.as_view(), name="organization-budgets"),
+    path(
+        "mcp-servers/<str:server_id>/budgets",
+        budgets.ServerBudgets.as_view(),
+        name="server-budgets",
+    ),
     path("mcp-servers/<str:server_id>/execute", connectors.Execute.as_view(), name="execute"),
     path("model-endpoints", endpoints.ModelEndpoints.as_view(), name="model-endpoints"),
     path(ENDPOINT, endpoints.OneModelEndpoint.as_view(), name="model-endpoint"),
     path("tokens", tokens.Tokens.as_view(), name="tokens"),
     path("tokens/<str:token_id>", tokens.OneToken.as_view(), name="token"),
+    path("tokens/<str:token_id>/held", holding.TokenHeld.as_view(), name="token-held"),
 ]

@@ -15,9 +15,14 @@ async def _run(context: Context, arguments: dict[str, Any]) -> str:
 
 
 def _read(context: Context, arguments: dict[str, Any]) -> str:
-    """Return a piece of the agent's own stored result; others' don't exist for it."""
-    mine = StoredResult.objects.for_organization(context.organization_id)
-    stored = mine.filter(pk=arguments["result_id"], agent=context.agent_id).first()
+    """Return a piece of the agent's own stored result of this session; others don't exist for it.
+
+    A result of another session would bring what was read there past the flow labels of this one.
+    """
+    mine = StoredResult.objects.for_organization(context.organization_id).filter(
+        agent=context.agent_id, session_id=context.session_id
+    )
+    stored = mine.filter(pk=arguments["result_id"]).first()
     if stored is None:
         raise NotFound(
             f"There is no stored result {arguments['result_id']!r}.",

@@ -1,68 +1,104 @@
 """Decide whether a tool may be called: pure, over plain facts (FEATURES A8, DESIGN section 2).
 
-The order is fixed, and the first stage that refuses is the answer:
+The order is fixed. The first stage that refuses is the answer; where none does, a stage that asks
+makes it a question to a person:
 
-1. the agent is switched on,
+1. the organization is not halted, and the agent is switched on,
 2. the server is switched on,
 3. the agent has the server (a binding, switched on),
 4. the definition is approved as it stands, still offered, and switched on,
 5. the binding's own lists (a denied tool is denied whatever else says),
-6. the tool policy: `none` blocks all, `allowlist` lets through what an allow rule names (and no
-   deny rule), `denylist` all that no deny rule names, `all` everything.
+6. the organization's rules: what they deny is denied to every agent, what they ask about is asked,
+7. the agent's policy: `none` blocks all, `allowlist` lets through what an allow or ask rule names
+   (and no deny rule), `denylist` all that no deny rule names, `all` everything; an ask rule asks in
+   each mode but `none`.
 
-A tool is its server plus the server's own name for it. Names that an agent or a gateway shows play
-no part, so renaming, wrapping or a look-alike never changes a decision.
+Deny goes before ask, ask before allow. A tool is its server plus the server's own name for it.
+Names that an agent or a gateway shows play no part, so renaming, wrapping or a look-alike never
+changes a decision.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Protocol
 from uuid import UUID
 
-from mcp_servers.naming import own_name_matches
+from agents.governance.rules import Arguments, Policy, Rule
+
+UNRULED = Policy("all")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """One allow or deny rule; `server_id` None means: any server."""
+class Switches:
+    """What stops everything: the organization's kill switch and the agent's."""
 
-    effect: str
-    source: str
-    pattern: str
-    server_id: UUID | None = None
-
-    def matches(self, tool: "ToolFacts") -> bool:
-        """Tell whether this rule is about `tool`."""
-        if self.source != tool.source:
-            return False
-        if self.server_id is not None and self.server_id != tool.server_id:
-            return False
-        if fnmatchcase(tool.own_name, self.pattern):
-            return True
-        # A glob, and every denial, also means the name as models see it (`create_*` for
-        # `create-issue`); an exact permission never reaches a tool of a similar name.
-        lenient = self.effect == "deny" or "*" in self.pattern
-        return lenient and own_name_matches(self.pattern, tool.own_name)
-
-    def __str__(self) -> str:
-        return f"{self.effect} {self.source}:{self.pattern}"
+    organization: bool = True
+    agent: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A mode (`none`, `allowlist`, `denylist`, `all`) with its rules."""
-
-    mode: str = "none"
-    rules: tuple[Rule, ...] = ()
+ON = Switches()
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a binding lets through of its server; None in place of a scope means: not bound."""
+    """What a binding lets through of its server; None in place of a scope means: not bound.
+
+    No `allowed` means every tool; no `resources` or `prompts` means none of them.
+    """
 
     enabled: bool = True
     allowed: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+    prompts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """All that decides about the calls of one agent, or about those without an agent.
+
+    `policy` is the agent's (or the organization's, without an agent), `organization` what the
+    organization rules for every agent, `scopes` what each bound server's binding lets through.
+    """
+
+    policy: Policy = field(default_factory=Policy)
+    organization: Policy = UNRULED
+    switches: Switches = ON
+    scopes: Mapping[UUID, Scope] = field(default_factory=dict)
+
+    def scope(self, server_id: UUID | None) -> Scope | None:
+        """Return the scope of a server; None: the agent doesn't have it."""
+        return self.scopes.get(server_id) if server_id else None
+
+    def rules_about(self, tool: "ToolFacts") -> tuple[Rule, ...]:
+        """Return the rules that could have a say about a tool, whatever its arguments."""
+        what = tool.source, tool.server_id, tool.own_name
+        return (*self.organization.about(*what), *self.policy.about(*what))
+
+
+class Facts(Protocol):
+    """What the stages need that tools and other offers have in common."""
+
+    @property
+    def noun(self) -> str:
+        """What people call it: tool, resource or prompt; refusal codes begin with it."""
+
+    @property
+    def label(self) -> str:
+        """How people name it, and only shown."""
+
+    @property
+    def server_name(self) -> str:
+        """The name of its server."""
+
+    @property
+    def state(self) -> str:
+        """The state of its definition."""
+
+    @property
+    def enabled(self) -> bool:
+        """Whether the definition is switched on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +118,32 @@ class ToolFacts:
     state: str = "approved"
     enabled: bool = True
 
+    @property
+    def noun(self) -> str:
+        """What people call it."""
+        return "tool"
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage's verdict; `code` is empty where it lets the call through."""
+    """One stage's verdict; `code` is empty where it lets the call through, or asks a person."""
 
     name: str
     rule: str
     code: str = ""
     reason: str = ""
     remedy: str = ""
+    asks: bool = False
 
     @property
     def allows(self) -> bool:
-        """Tell whether this stage lets the call through."""
+        """Tell whether this stage lets the call through, if need be with a person's yes."""
         return not self.code
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Allow or deny, the rule that made it, and what to do next."""
+    """Allow, ask or deny, the rule that made it, and what to do next."""
 
     verdict: str
     rule: str
@@ -111,61 +153,91 @@ class Decision:
 
     @property
     def allowed(self) -> bool:
-        """Tell whether the call may go on."""
+        """Tell whether the call may go on by itself."""
         return self.verdict == "allow"
+
+    @property
+    def offered(self) -> bool:
+        """Tell whether the tool is there to be called, be it with a person's yes."""
+        return self.verdict != "deny"
 
 
 _DEFINITION_REFUSALS = {
     "pending": (
         "not_approved",
-        "The tool `{0}` waits for approval.",
+        "The {noun} `{label}` waits for approval.",
         "Someone who may approve definitions reads it and approves it.",
     ),
     "changed": (
         "definition_changed",
-        "The server changed the tool `{0}` since it was approved.",
+        "The server changed the {noun} `{label}` since it was approved.",
         "Someone who may approve definitions compares and approves the change.",
     ),
     "refused": (
         "definition_refused",
-        "The declaration of the tool `{0}` can't be used.",
+        "The declaration of the {noun} `{label}` can't be used.",
         "Its page says why; the server has to change it.",
     ),
     "gone": (
-        "tool_gone",
-        "The server no longer offers the tool `{0}`.",
-        "Refresh the server, or use another tool.",
+        "{noun}_gone",
+        "The server no longer offers the {noun} `{label}`.",
+        "Refresh the server, or use another {noun}.",
     ),
 }
 
 
 def decide(
-    tool: ToolFacts, *, policy: Policy, scope: Scope | None, agent_enabled: bool = True
+    tool: ToolFacts,
+    ruling: Ruling,
+    arguments: Arguments | None = None,
 ) -> Decision:
-    """Return the decision of the first stage that refuses, or of the last one."""
-    last = Stage("policy", "policy:none")
-    for stage in stages(tool, policy=policy, scope=scope, agent_enabled=agent_enabled):
+    """Return what all stages come to; without `arguments`, what they might come to."""
+    return verdict(stages(tool, ruling, arguments))
+
+
+def verdict(found: Iterable[Stage]) -> Decision:
+    """Return what the stages decide: the first that refuses, else the first that asks."""
+    last, asking = Stage("policy", "policy:none"), None
+    for stage in found:
         if not stage.allows:
             return Decision("deny", stage.rule, stage.code, stage.reason, stage.remedy)
+        if stage.asks and asking is None:
+            asking = stage
         last = stage
-    return Decision("allow", last.rule)
+    if asking is None:
+        return Decision("allow", last.rule)
+    return Decision("ask", asking.rule, "approval_required", asking.reason, asking.remedy)
 
 
-def stages(
-    tool: ToolFacts, *, policy: Policy, scope: Scope | None, agent_enabled: bool = True
-) -> Iterator[Stage]:
+def stages(tool: ToolFacts, ruling: Ruling, arguments: Arguments | None = None) -> Iterator[Stage]:
     """Yield every stage's own verdict, in order."""
-    yield _switch("agent", agent_enabled, "agent_disabled", "This agent is switched off.")
-    yield _switch(
-        "server",
-        tool.server_enabled,
-        "server_disabled",
-        f"The server `{tool.server_name}` is switched off.",
-    )
-    yield _bound(tool, scope)
-    yield _definition(tool)
+    scope = ruling.scope(tool.server_id)
+    yield agent_stage(ruling.switches)
+    yield server_stage(tool.server_name, tool.server_enabled)
+    builtin = tool.source == "builtin"
+    yield Stage("binding", "binding:enabled") if builtin else binding_stage(tool, scope)
+    yield definition_stage(tool)
     yield _binding_lists(tool, scope)
-    yield _policy(tool, policy)
+    yield _organization(tool, ruling.organization, arguments)
+    yield _policy(tool, ruling.policy, arguments)
+
+
+def agent_stage(switches: Switches) -> Stage:
+    """Say whether the organization runs, and the agent is switched on."""
+    if not switches.organization:
+        return Stage(
+            "organization",
+            "organization:halted",
+            "organization_halted",
+            "Everything in this organization is halted.",
+            "An owner can let it go on.",
+        )
+    return _switch("agent", switches.agent, "agent_disabled", "This agent is switched off.")
+
+
+def server_stage(name: str, enabled: bool) -> Stage:
+    """Say whether the server is switched on."""
+    return _switch("server", enabled, "server_disabled", f"The server `{name}` is switched off.")
 
 
 def _switch(name: str, on: bool, code: str, reason: str) -> Stage:
@@ -174,29 +246,30 @@ def _switch(name: str, on: bool, code: str, reason: str) -> Stage:
     return Stage(name, f"{name}:enabled", code, reason, "An operator or owner can switch it on.")
 
 
-def _bound(tool: ToolFacts, scope: Scope | None) -> Stage:
-    if tool.source == "builtin" or (scope is not None and scope.enabled):
+def binding_stage(facts: Facts, scope: Scope | None) -> Stage:
+    """Say whether the agent has the server, switched on."""
+    if scope is not None and scope.enabled:
         return Stage("binding", "binding:enabled")
-    reason = f"The agent does not have the server `{tool.server_name}`."
+    reason = f"The agent does not have the server `{facts.server_name}`."
     if scope is not None:
-        reason = f"The server `{tool.server_name}` is switched off for this agent."
+        reason = f"The server `{facts.server_name}` is switched off for this agent."
     return Stage(
         "binding", "binding:enabled", "not_bound", reason, "Give the agent the server first."
     )
 
 
-def _definition(tool: ToolFacts) -> Stage:
-    if refusal := _DEFINITION_REFUSALS.get(tool.state):
-        code, reason, remedy = refusal
-        return Stage(
-            "definition", f"definition:{tool.state}", code, reason.format(tool.label), remedy
-        )
-    if not tool.enabled:
+def definition_stage(facts: Facts) -> Stage:
+    """Say whether the definition is approved as it stands, still offered, and switched on."""
+    if refusal := _DEFINITION_REFUSALS.get(facts.state):
+        code, reason, remedy = (text.replace("{noun}", facts.noun) for text in refusal)
+        reason = reason.replace("{label}", facts.label)
+        return Stage("definition", f"definition:{facts.state}", code, reason, remedy)
+    if not facts.enabled:
         return Stage(
             "definition",
             "definition:switch",
-            "tool_disabled",
-            f"The tool `{tool.label}` is switched off.",
+            f"{facts.noun}_disabled",
+            f"The {facts.noun} `{facts.label}` is switched off.",
             "An operator can switch it on at its server.",
         )
     return Stage("definition", "definition:approved")
@@ -218,26 +291,59 @@ def _binding_lists(tool: ToolFacts, scope: Scope | None) -> Stage:
     )
 
 
-def _policy(tool: ToolFacts, policy: Policy) -> Stage:
-    deny = next((r for r in policy.rules if r.effect == "deny" and r.matches(tool)), None)
-    allow = next((r for r in policy.rules if r.effect == "allow" and r.matches(tool)), None)
+def _organization(tool: ToolFacts, policy: Policy, arguments: Arguments | None) -> Stage:
+    found = _Matching(tool, policy, arguments)
+    if found.deny is not None:
+        return Stage(
+            "organization",
+            f"organization:{found.deny}",
+            "denied_by_organization",
+            f"The organization's rule `{found.deny}` denies `{tool.label}` to every agent.",
+            "An owner can change the organization's rules.",
+        )
+    if found.ask is not None:
+        return _asking("organization", f"organization:{found.ask}", tool)
+    return Stage("organization", "organization:none")
+
+
+def _policy(tool: ToolFacts, policy: Policy, arguments: Arguments | None) -> Stage:
+    found = _Matching(tool, policy, arguments)
     rule = f"policy:{policy.mode}"
-    if policy.mode == "all":
-        return Stage("policy", rule)
-    if policy.mode == "denylist" and deny is None:
-        return Stage("policy", rule)
-    if policy.mode == "allowlist" and deny is None and allow is not None:
-        return Stage("policy", f"{rule}:{allow}")
-    why = {
-        "allowlist": "no rule allows it",
-        "denylist": "a rule denies it",
-    }.get(policy.mode, "the mode blocks every tool")
-    if deny is not None and policy.mode != "none":
-        rule, why = f"{rule}:{deny}", f"the rule `{deny}` denies it"
+    denied = found.deny if policy.mode in ("allowlist", "denylist") else None
+    listed = policy.mode in ("denylist", "all") or found.ask or found.allow
+    if policy.mode != "none" and denied is None and listed:
+        if found.ask is not None:
+            return _asking("policy", f"{rule}:{found.ask}", tool)
+        return Stage("policy", f"{rule}:{found.allow}" if policy.mode == "allowlist" else rule)
+    why = {"allowlist": "no rule allows it"}.get(policy.mode, "the mode blocks every tool")
+    if denied is not None:
+        rule, why = f"{rule}:{denied}", f"the rule `{denied}` denies it"
     return Stage(
         "policy",
         rule,
         "denied_by_policy",
         f"The tool policy (mode `{policy.mode}`) does not let `{tool.label}` through: {why}.",
         "An operator or owner can change the agent's tool policy.",
+    )
+
+
+class _Matching:
+    """The first rule of each effect that is about a tool and holds for its arguments."""
+
+    def __init__(self, tool: ToolFacts, policy: Policy, arguments: Arguments | None) -> None:
+        self.allow: Rule | None = None
+        self.ask: Rule | None = None
+        self.deny: Rule | None = None
+        for rule in policy.about(tool.source, tool.server_id, tool.own_name):
+            if getattr(self, rule.effect) is None and rule.holds(arguments):
+                setattr(self, rule.effect, rule)
+
+
+def _asking(stage: str, rule: str, tool: ToolFacts) -> Stage:
+    return Stage(
+        stage,
+        rule,
+        reason=f"The rule `{rule.partition(':')[2]}` wants a person's yes for `{tool.label}`.",
+        remedy="Someone who may approve calls answers it in the approvals inbox.",
+        asks=True,
     )

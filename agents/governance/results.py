@@ -1,11 +1,18 @@
 """Make an upstream's result fit for a model: text, cleaned and bounded. Pure (DESIGN section 5)."""
 
+import base64
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from mcp_servers.scanning import clean_result
+
+# The protocol's own bound on the values of a completion, and ours on each of them.
+MOST_COMPLETIONS = 100
+LONGEST_COMPLETION = 512
+# Texts whose type doesn't begin with `text/`.
+TEXTS = frozenset({"application/json", "application/xml", "application/yaml"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +40,55 @@ def readable(result: dict[str, Any], *, limit: int, result_id: object) -> Readab
     return Readable(kept + note, whole=whole, removed=cleaned.total)
 
 
-def weight(result: dict[str, Any]) -> int:
-    """Return about how many characters there are to read."""
-    content = result.get("content")
-    parts = content if isinstance(content, list) else []
-    texts = (part.get("text") for part in parts if isinstance(part, dict))
-    return sum(len(text) for text in texts if isinstance(text, str))
+def weight(value: Any, enough: int) -> int:
+    """Return about how many characters a JSON value has; counting ends beyond `enough`."""
+    if isinstance(value, str):
+        return len(value)
+    members: Iterable[Any] = value.values() if isinstance(value, dict) else ()
+    total = 8
+    for member in value if isinstance(value, list) else members:
+        total += weight(member, enough - total)
+        if total > enough:
+            break
+    return total
+
+
+def completed(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a completion as it may be shown: at most 100 values, short, without what hides."""
+    found = result.get("completion")
+    said = found if isinstance(found, dict) else {}
+    values = said.get("values")
+    texts = [one for one in values if isinstance(one, str)] if isinstance(values, list) else []
+    shown = [clean_result(text[:LONGEST_COMPLETION]).text for text in texts[:MOST_COMPLETIONS]]
+    bounded: dict[str, Any] = {"values": shown}
+    if isinstance(total := said.get("total"), int):
+        bounded["total"] = total
+    bounded["hasMore"] = said.get("hasMore") is True or len(texts) > len(shown)
+    return result | {"completion": bounded}
 
 
 def _parts(result: dict[str, Any]) -> Iterable[str]:
-    content = result.get("content")
-    texts = [_part(part) for part in content] if isinstance(content, list) else []
+    """Yield the texts of a tool's content, a resource's, a prompt's messages, or values."""
+    texts = [_part(part) for part in _list(result, "content")]
     if any(texts):
         yield from texts
     elif "structuredContent" in result:
         yield json.dumps(result["structuredContent"], ensure_ascii=False)
+    for resource in _list(result, "contents"):
+        yield _part({"type": "resource", "resource": resource})
+    for message in _list(result, "messages"):
+        if isinstance(message, dict):
+            content = message.get("content")
+            said = content if isinstance(content, list) else [content]
+            yield f"{message.get('role', '')}: " + "\n".join(_part(part) for part in said)
+    completion = result.get("completion")
+    if isinstance(completion, dict):
+        yield from (one for one in _list(completion, "values") if isinstance(one, str))
+
+
+def _list(holder: dict[str, Any], member: str) -> list[Any]:
+    found = holder.get(member)
+    return found if isinstance(found, list) else []
 
 
 def _part(part: Any) -> str:
@@ -56,11 +97,35 @@ def _part(part: Any) -> str:
     if part.get("type") == "text":
         return str(part.get("text", ""))
     if part.get("type") in ("image", "audio"):
-        size = len(part.get("data") or "") * 3 // 4
-        return f"[{part['type']} {part.get('mimeType', '')}, {size} bytes]"
+        return _blob(str(part["type"]), part, part.get("data"))
     if part.get("type") == "resource" and isinstance(part.get("resource"), dict):
-        resource = part["resource"]
-        return str(resource.get("text") or f"[resource {resource.get('uri', '')}]")
+        return _resource(part["resource"])
     if part.get("type") == "resource_link":
         return f"[resource {part.get('uri', '')}]"
     return f"[{part.get('type', 'part')}]"
+
+
+def _resource(resource: dict[str, Any]) -> str:
+    if resource.get("text"):
+        return str(resource["text"])
+    if (text := text_in(resource)) is not None:
+        return text
+    named = f"resource {resource.get('uri', '')}"
+    return _blob(named, resource, resource["blob"]) if "blob" in resource else f"[{named}]"
+
+
+def text_in(resource: dict[str, Any]) -> str | None:
+    """Return the text of a blob whose type says that it is one; None for any other."""
+    kind = str(resource.get("mimeType") or "").partition(";")[0].strip().lower()
+    blob = resource.get("blob")
+    if not isinstance(blob, str) or not (kind.startswith("text/") or kind in TEXTS):
+        return None
+    try:
+        return base64.b64decode(blob, validate=True).decode()
+    except ValueError:
+        return None
+
+
+def _blob(what: str, part: dict[str, Any], data: Any) -> str:
+    size = len(data.rstrip("=")) * 3 // 4 if isinstance(data, str) else 0
+    return f"[{what} {part.get('mimeType', '')}, {size} bytes]"

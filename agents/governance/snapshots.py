@@ -13,34 +13,46 @@ from threading import Lock
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
+
 from agents.builtin_tools import BUILTIN_TOOLS
+from agents.governance.costs import FREE, Price
+from agents.governance.limits import Limit
 from agents.governance.names import name_tools
-from agents.governance.policies import Decision, Policy, Rule, Scope, ToolFacts, decide
-from agents.models import Agent, Budget, ToolPolicy
+from agents.governance.offerings import Offer, OfferKey, notes_from, offers_from, split
+from agents.governance.policies import (
+    UNRULED,
+    Decision,
+    Ruling,
+    Scope,
+    Switches,
+    ToolFacts,
+    decide,
+)
+from agents.governance.replaying import RULED
+from agents.governance.rules import Arguments, Policy, Rule, read_policy
+from agents.models import Agent, Budget, ToolPolicy, ToolRule
 from bonobot.ledger.heads import generation
 from bonobot.lib.problems import NotFound
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.endpoints import endpoint_of
+from mcp_servers.labelled import labels_of, origin_of
+from mcp_servers.labelling import Origin
 from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import Judgement
 
 KEPT = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """One budget as the ledger counts it."""
-
-    scope: str
-    scope_id: str
-    unit: str
-    period: str
-    limit: int
+# What a call without an agent gets of a server: all of it, URIs of any depth too.
+EVERYTHING = Scope(resources=("*", "*:*"), prompts=("*",))
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool as the snapshot's owner knows it: under `name`, with facts and its declaration."""
+    """A tool as the snapshot's owner knows it: under `name`, with facts and its declaration.
+
+    `conditional`: some rule about it asks something of the arguments, so `decision` says what might
+    come of a call, and `Snapshot.decided` what does.
+    """
 
     name: str
     facts: ToolFacts
@@ -49,6 +61,8 @@ class Tool:
     judgement: Judgement = field(default_factory=lambda: Judgement("inline", ""))
     digest: str = ""
     definition_id: UUID | None = None
+    conditional: bool = False
+    labels: tuple[str, ...] = ()
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -70,11 +84,18 @@ class ServerFacts:
     slug: str
     enabled: bool
     endpoint: Endpoint
+    origin: Origin = field(default_factory=Origin)
+    price: Price = FREE
+    calls_per_minute: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything that calls of one agent (or, without an agent, of one server) depend on."""
+    """Everything that calls of one agent (or, without an agent, of one server) depend on.
+
+    `notes` are the approved instructions of its servers, by their names. `draft` is the ruling as
+    it would be under the policy that stands in the shadow of the agent's.
+    """
 
     organization_id: UUID
     generation: int
@@ -83,15 +104,38 @@ class Snapshot:
     agent_id: UUID | None = None
     agent_name: str = ""
     agent_slug: str = ""
-    agent_enabled: bool = True
     calls_per_minute: int = 0
+    organization_calls_per_minute: int | None = None
     limits: tuple[Limit, ...] = ()
-    policy: Policy = field(default_factory=Policy)
-    scopes: Mapping[UUID, Scope] = field(default_factory=dict)
+    ruling: Ruling = field(default_factory=Ruling)
+    offers: Mapping[OfferKey, Offer] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    draft: Ruling | None = None
 
     def offered(self) -> list[Tool]:
-        """Return the tools whose decision allows them, in a stable order."""
-        return [tool for _, tool in sorted(self.tools.items()) if tool.decision.allowed]
+        """Return the tools that may be called, if need be with a yes, in a stable order."""
+        return [tool for _, tool in sorted(self.tools.items()) if tool.decision.offered]
+
+    def decided(self, tool: Tool, arguments: Arguments) -> Decision:
+        """Return the decision about a call of a tool with these arguments."""
+        if not tool.conditional:
+            return tool.decision
+        return decide(tool.facts, self.ruling, arguments)
+
+    def shadowed(self, tool: Tool, arguments: Arguments, decision: Decision) -> Decision | None:
+        """Return what the draft makes of a call, where that isn't what the rules make of it.
+
+        Of a call that something else refuses, nothing: no policy would change that.
+        """
+        if self.draft is None or (decision.verdict == "deny" and decision.code not in RULED):
+            return None
+        other = decide(tool.facts, self.draft, arguments)
+        return other if other.verdict != self.decided(tool, arguments).verdict else None
+
+    def offers_of(self, *kinds: str) -> list[Offer]:
+        """Return the resources, templates or prompts, by the names of their servers and own."""
+        found = [offer for offer in self.offers.values() if offer.facts.kind in kinds]
+        return sorted(found, key=lambda one: (one.facts.server_name, one.facts.kind, one.name))
 
 
 class Snapshots:
@@ -138,17 +182,23 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
         raise NotFound(f"There is no agent {str(agent_id)!r}.", field="agent")
     read_at = generation(agent.organization_id)
     # Read again behind the generation: what was read before it may be older.
-    agent = Agent.objects.select_related("tool_policy").get(pk=agent_id)
-    bindings = list(agent.bindings.select_related("server").prefetch_related("server__secrets"))
+    agent = Agent.objects.select_related("tool_policy", "organization").get(pk=agent_id)
+    bound = agent.bindings.select_related("server__preset").prefetch_related("server__secrets")
+    bindings = list(bound)
     servers = {binding.server_id: _server_facts(binding.server) for binding in bindings}
-    scopes = {binding.server_id: _scope(binding) for binding in bindings}
-    policy = _policy(getattr(agent, "tool_policy", None))
-    rows = list(Definition.objects.tools().filter(server__in=servers))
+    ruling = Ruling(
+        policy=_policy(getattr(agent, "tool_policy", None)),
+        organization=replace(_organization_policy(agent.organization_id), mode="all"),
+        switches=switches_of(agent),
+        scopes={binding.server_id: _scope(binding) for binding in bindings},
+    )
+    declared = list(Definition.objects.filter(server__in=servers))
+    rows, others = split(declared)
     names = name_tools(agent, [binding.server for binding in bindings], rows)
     tools = [_mcp_tool(names[row.server_id, row.name], row, servers[row.server_id]) for row in rows]
     decided = {
-        tool.name: _decided(tool, policy, _scope_of(tool, scopes), agent.enabled)
-        for tool in (*tools, *_builtin_tools())
+        tool.name: _decided(tool, ruling)
+        for tool in (*tools, *_builtin_tools(ruling.scopes.values()))
     }
     return Snapshot(
         organization_id=agent.organization_id,
@@ -158,12 +208,20 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
         agent_id=agent.pk,
         agent_name=agent.name,
         agent_slug=agent.slug,
-        agent_enabled=agent.enabled,
         calls_per_minute=agent.calls_per_minute,
-        limits=_limits(agent.organization_id, agent),
-        policy=policy,
-        scopes=scopes,
+        organization_calls_per_minute=agent.organization.calls_per_minute,
+        limits=_limits(agent.organization_id, servers, agent),
+        ruling=ruling,
+        offers=offers_from(others, servers, ruling),
+        notes=notes_from(declared, servers, ruling),
+        draft=_draft(agent, ruling),
     )
+
+
+def _draft(agent: Agent, ruling: Ruling) -> Ruling | None:
+    """Return the ruling as the policy in the shadow of the agent's would have it."""
+    row: ToolPolicy | None = getattr(agent, "tool_policy", None)
+    return replace(ruling, policy=read_policy(row.draft)) if row and row.draft else None
 
 
 def _server_snapshot(server_id: UUID) -> Snapshot:
@@ -172,20 +230,34 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
     if server is None:
         raise NotFound(f"There is no server {str(server_id)!r}.", field="server")
     read_at = generation(server.organization_id)
-    server = Server.objects.prefetch_related("secrets").get(pk=server_id)
+    server = (
+        Server.objects.select_related("organization", "preset")
+        .prefetch_related("secrets")
+        .get(pk=server_id)
+    )
     facts = _server_facts(server)
-    stored = ToolPolicy.objects.filter(organization_id=server.organization_id, agent=None).first()
-    policy = _policy(stored) if stored else Policy("all")
-    tools = [_mcp_tool(row.name, row, facts) for row in server.definitions.tools()]
+    ruling = Ruling(
+        policy=_organization_policy(server.organization_id),
+        switches=Switches(server.organization.halted_at is None),
+        scopes={server.pk: EVERYTHING},
+    )
+    rows, others = split(server.definitions.all())
+    tools = [_mcp_tool(row.name, row, facts) for row in rows]
     return Snapshot(
         organization_id=server.organization_id,
         generation=read_at,
-        tools={tool.name: _decided(tool, policy, Scope(), True) for tool in tools},
+        tools={tool.name: _decided(tool, ruling) for tool in tools},
         servers={server.pk: facts},
-        limits=_limits(server.organization_id),
-        policy=policy,
-        scopes={server.pk: Scope()},
+        organization_calls_per_minute=server.organization.calls_per_minute,
+        limits=_limits(server.organization_id, {server.pk: facts}),
+        ruling=ruling,
+        offers=offers_from(others, {server.pk: facts}, ruling),
     )
+
+
+def switches_of(agent: Agent) -> Switches:
+    """Return how the kill switches over an agent stand, as its row and its organization's say."""
+    return Switches(agent.organization.halted_at is None, agent.enabled)
 
 
 def _server_facts(server: Server) -> ServerFacts:
@@ -195,6 +267,9 @@ def _server_facts(server: Server) -> ServerFacts:
         slug=server.slug,
         enabled=server.enabled,
         endpoint=endpoint_of(server),
+        origin=origin_of(server),
+        price=Price(server.call_price, server.second_price),
+        calls_per_minute=server.calls_per_minute,
     )
 
 
@@ -203,20 +278,29 @@ def _scope(binding: Any) -> Scope:
         enabled=binding.enabled,
         allowed=tuple(binding.allowed_tools),
         denied=tuple(binding.denied_tools),
+        resources=tuple(binding.allowed_resources),
+        prompts=tuple(binding.allowed_prompts),
     )
 
 
-def _scope_of(tool: Tool, scopes: Mapping[UUID, Scope]) -> Scope | None:
-    return scopes.get(tool.facts.server_id) if tool.facts.server_id else None
+def _organization_policy(organization_id: UUID) -> Policy:
+    """Return what rules calls without an agent, and with its deny and ask rules every agent."""
+    found = ToolPolicy.objects.filter(organization_id=organization_id, agent=None)
+    row = found.prefetch_related("rules").first()
+    return _policy(row) if row else UNRULED
 
 
 def _policy(row: ToolPolicy | None) -> Policy:
     if row is None:
         return Policy()
-    rules = tuple(
-        Rule(rule.effect, rule.source, rule.pattern, rule.server_id) for rule in row.rules.all()
+    return Policy(row.mode, rules_of(row.rules.all()))
+
+
+def rules_of(rows: Iterable[ToolRule]) -> tuple[Rule, ...]:
+    """Return stored rules, or such as could be stored, as decisions take them."""
+    return tuple(
+        Rule(row.effect, row.source, row.pattern, row.server_id, row.condition) for row in rows
     )
-    return Policy(row.mode, rules)
 
 
 _NO_DECISION = Decision("deny", "undecided")
@@ -241,6 +325,7 @@ def _mcp_tool(name: str, row: Definition, server: ServerFacts) -> Tool:
         judgement=_judgement(row),
         digest=row.digest,
         definition_id=row.pk,
+        labels=labels_of(row, server.origin),
     )
 
 
@@ -253,32 +338,37 @@ def _judgement(row: Definition) -> Judgement:
     return verdicts.get(row.schema_verdict) or Judgement("confined", "")
 
 
-def _builtin_tools() -> Iterable[Tool]:
+def _builtin_tools(scopes: Iterable[Scope]) -> Iterable[Tool]:
+    ticked = any(scope.resources for scope in scopes)
     for name, tool in BUILTIN_TOOLS.items():
+        if tool.of_resources and not ticked:
+            continue
         yield Tool(
             name=name,
             facts=ToolFacts(source="builtin", own_name=name, label=name),
             decision=_NO_DECISION,
             declaration=tool.declaration,
+            labels=tool.labels,
         )
 
 
-def _decided(tool: Tool, policy: Policy, scope: Scope | None, agent_enabled: bool) -> Tool:
-    decision = decide(tool.facts, policy=policy, scope=scope, agent_enabled=agent_enabled)
-    return replace(tool, decision=decision)
+def _decided(tool: Tool, ruling: Ruling) -> Tool:
+    conditional = any(rule.condition is not None for rule in ruling.rules_about(tool.facts))
+    return replace(tool, decision=decide(tool.facts, ruling), conditional=conditional)
 
 
-def _limits(organization_id: UUID, agent: Agent | None = None) -> tuple[Limit, ...]:
-    """Return the budgets that a call is charged to: the agent's, and the organization's."""
-    rows = Budget.objects.filter(organization_id=organization_id)
-    own = [row for row in rows if row.agent_id is None or (agent and row.agent_id == agent.pk)]
-    return tuple(
-        Limit(
-            scope="agent" if row.agent_id else "organization",
-            scope_id=str(row.agent_id or organization_id),
-            unit=row.unit,
-            period=row.period,
-            limit=row.limit,
-        )
-        for row in own
-    )
+def _limits(
+    organization_id: UUID, servers: Iterable[UUID], agent: Agent | None = None
+) -> tuple[Limit, ...]:
+    """Return the budgets that calls may be charged to: which of them, each call tells."""
+    whose = Q(agent=None, server=None) | Q(server__in=list(servers))
+    if agent is not None:
+        whose |= Q(agent=agent)
+    rows = Budget.objects.filter(whose, organization_id=organization_id)
+    return tuple(limit_of(row) for row in rows)
+
+
+def limit_of(row: Budget) -> Limit:
+    """Return a budget as calls meet it; one for each session names none of them yet."""
+    owner = row.server_id or (None if row.each_session else row.agent_id or row.organization_id)
+    return Limit(row.scope, str(owner or ""), row.unit, row.period, row.limit)

@@ -1,6 +1,7 @@
 """Rows of agents: who they are, what they may, what they spend, and what they did."""
 
 from agents.models.agents import Agent, ModelEndpoint
+from agents.models.approvals import Approval, SessionGrant
 from agents.models.bindings import Binding, ToolName
 from agents.models.budgets import Budget
 from agents.models.policies import ToolPolicy, ToolRule
@@ -9,12 +10,14 @@ from agents.models.sessions import Inbox, Runner, Session, Step
 
 __all__ = [
     "Agent",
+    "Approval",
     "Binding",
     "Budget",
     "Inbox",
     "ModelEndpoint",
     "Runner",
     "Session",
+    "SessionGrant",
     "Step",
     "StoredResult",
     "ToolName",

@@ -11,7 +11,8 @@ class Binding(GovernedModel):
     """Agent × server: on or off, and how much of the server the agent gets (FEATURES D2).
 
     `allowed_tools` empty means all that the server offers; entries of both lists are globs over the
-    server's own tool names, and a denied tool is denied whatever else says.
+    server's own tool names, and a denied tool is denied whatever else says. Resources and prompts
+    are ticked one by one or by globs over their URIs, templates or names; empty means none.
     """
 
     agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="bindings")
@@ -24,6 +25,8 @@ class Binding(GovernedModel):
     enabled = models.BooleanField(_("enabled"), default=True)
     allowed_tools = models.JSONField(_("only these tools"), default=list, blank=True)
     denied_tools = models.JSONField(_("never these tools"), default=list, blank=True)
+    allowed_resources = models.JSONField(_("these resources"), default=list, blank=True)
+    allowed_prompts = models.JSONField(_("these prompts"), default=list, blank=True)
 
     class Meta:
         ordering = ("server__name",)
@@ -43,10 +46,10 @@ class Binding(GovernedModel):
             raise ValidationError({"server": _("This server belongs to another organization.")})
         if self.server.private_to_agent and self.server.scope_id != self.agent_id:
             raise ValidationError({"server": _("This server is private to another agent.")})
-        for field in ("allowed_tools", "denied_tools"):
+        for field in ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts"):
             value = getattr(self, field)
             if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-                raise ValidationError({field: _('A list of tool names, such as ["get_*"].')})
+                raise ValidationError({field: _('A list of names or globs, such as ["get_*"].')})
 
 
 class ToolName(GovernedModel):

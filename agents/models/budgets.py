@@ -1,23 +1,31 @@
-"""Budget: how much an agent or an organization may spend in a period."""
+"""Budget: how much an organization, an agent, each of its sessions, or a server may spend."""
 
+from typing import Literal
+
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.tenancy.scoped import GovernedModel
 
+BudgetScope = Literal["organization", "agent", "session", "server"]
+
 
 class Budget(GovernedModel):
-    """A limit in whole units per period: tokens, micro-dollars or calls (FEATURES X5).
+    """A limit in whole units per period (FEATURES X5).
 
-    What was spent is in the ledger's cells, never here.
+    It is the organization's own where neither an agent nor a server is named. An agent's with
+    `each_session` holds for each of its sessions apart; a server's for all calls of that server,
+    whoever makes them. What was spent is in the ledger's cells, never here.
     """
 
     class Unit(models.TextChoices):
-        """What is counted."""
+        """What is counted: seconds are those that calls and model turns run."""
 
         TOKENS = "tokens", _("tokens")
         MONEY = "microusd", _("micro-dollars")
         CALLS = "calls", _("calls")
+        SECONDS = "seconds", _("seconds")
 
     class Period(models.TextChoices):
         """When counting starts again (UTC)."""
@@ -29,24 +37,58 @@ class Budget(GovernedModel):
     agent = models.ForeignKey(
         "agents.Agent", on_delete=models.CASCADE, null=True, blank=True, related_name="budgets"
     )
+    server = models.ForeignKey(
+        "mcp_servers.Server", on_delete=models.CASCADE, null=True, blank=True, related_name="+"
+    )
+    each_session = models.BooleanField(_("for each session"), default=False, db_default=False)
     unit = models.CharField(_("unit"), max_length=10, choices=Unit)
     period = models.CharField(_("period"), max_length=6, choices=Period, default=Period.MONTH)
     limit = models.PositiveBigIntegerField(_("limit"))
+    warn_at = models.PositiveSmallIntegerField(
+        _("warn at (%)"),
+        default=80,
+        db_default=80,
+        validators=[MinValueValidator(1), MaxValueValidator(100)],
+    )
 
     class Meta:
-        ordering = ("unit", "period")
+        ordering = ("each_session", "unit", "period")
         verbose_name = _("budget")
         verbose_name_plural = _("budgets")
         constraints = (
             models.UniqueConstraint(
-                fields=["agent", "unit", "period"], name="budget_once_per_agent"
+                fields=["agent", "each_session", "unit", "period"], name="budget_once_per_agent"
+            ),
+            models.UniqueConstraint(
+                fields=["server", "unit", "period"], name="budget_once_per_server"
             ),
             models.UniqueConstraint(
                 fields=["organization", "unit", "period"],
-                condition=models.Q(agent__isnull=True),
+                condition=models.Q(agent__isnull=True, server__isnull=True),
                 name="budget_once_per_organization",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(server__isnull=True)
+                | models.Q(agent__isnull=True, each_session=False),
+                name="budget_of_one_kind",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(each_session=False) | models.Q(agent__isnull=False),
+                name="budget_of_sessions_has_agent",
+            ),
+            models.CheckConstraint(
+                condition=models.Q(warn_at__gte=1, warn_at__lte=100), name="budget_warn_at"
             ),
         )
 
     def __str__(self) -> str:
         return f"{self.limit} {self.unit} / {self.period}"
+
+    @property
+    def scope(self) -> BudgetScope:
+        """Return whose spending counts."""
+        if self.server_id is not None:
+            return "server"
+        if self.agent_id is not None:
+            return "session" if self.each_session else "agent"
+        return "organization"

@@ -8,7 +8,15 @@ from bonobot.tenancy.scoped import GovernedModel
 
 
 class ToolPolicy(GovernedModel):
-    """A mode with its rules, of one agent or (no agent) of calls made without an agent."""
+    """A mode with its rules, of one agent or (no agent) of the organization.
+
+    The organization's decides about calls that are made without an agent; what its rules deny, or
+    ask about, holds for every agent too.
+
+    `draft` is another policy that stands in its shadow: what it would have decided is recorded with
+    each call, and decides nothing (FEATURES X7). JSON: `mode` and `rules` as `Policy.as_dict` has
+    them, and `since`, when it began.
+    """
 
     class Mode(models.TextChoices):
         """The four modes; the same for MCP and built-in tools."""
@@ -26,6 +34,7 @@ class ToolPolicy(GovernedModel):
         related_name="tool_policy",
     )
     mode = models.CharField(_("mode"), max_length=10, choices=Mode, default=Mode.NONE)
+    draft = models.JSONField(_("draft in its shadow"), null=True, blank=True, editable=False)
 
     class Meta:
         verbose_name = _("tool policy")
@@ -46,16 +55,18 @@ class ToolPolicy(GovernedModel):
 
 
 class ToolRule(GovernedModel):
-    """Allow or deny what matches: a server's own tool names, or built-in tools.
+    """Allow, ask about or deny what matches: a server's own tool names, or built-in tools.
 
     A person may write `mcp_github_*`; stored is the server and the pattern over its own names, so
-    that neither a rename nor a wrapper ever changes a decision.
+    that neither a rename nor a wrapper ever changes a decision. `condition` is a JSON Schema: the
+    rule holds for calls whose arguments fit it.
     """
 
     class Effect(models.TextChoices):
         """What a match does."""
 
         ALLOW = "allow", _("allow")
+        ASK = "ask", _("ask a person")
         DENY = "deny", _("deny")
 
     class Source(models.TextChoices):
@@ -71,6 +82,8 @@ class ToolRule(GovernedModel):
         "mcp_servers.Server", on_delete=models.CASCADE, null=True, blank=True, related_name="+"
     )
     pattern = models.CharField(_("tool name or glob"), max_length=512)
+    condition = models.JSONField(_("when the arguments fit"), null=True, blank=True)
+    condition_digest = models.CharField(max_length=64, blank=True, default="", editable=False)
 
     class Meta:
         ordering = ("effect", "source", "pattern")
@@ -78,7 +91,7 @@ class ToolRule(GovernedModel):
         verbose_name_plural = _("tool rules")
         constraints = (
             models.UniqueConstraint(
-                fields=["policy", "effect", "source", "server", "pattern"],
+                fields=["policy", "effect", "source", "server", "pattern", "condition_digest"],
                 name="rule_once_per_policy",
             ),
         )

@@ -25,7 +25,17 @@ REST = "rest"
 _SHOWN: dict[str, tuple[str, ...]] = {
     Step.Kind.MESSAGE: ("text", "by"),
     Step.Kind.MODEL: ("text", "finish", "usage", "cost_microusd", "code", "detail", "remedy"),
-    Step.Kind.CALL: ("name", "arguments", "text", "code", "rule", "server", "tool", "duration_ms"),
+    Step.Kind.CALL: (
+        "name",
+        "arguments",
+        "text",
+        "code",
+        "rule",
+        "server",
+        "tool",
+        "duration_ms",
+        "approval",
+    ),
     Step.Kind.NOTICE: ("code", "text"),
     Step.Kind.END: ("answer", "code", "detail", "remedy", "field", "rule"),
 }

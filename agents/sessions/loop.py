@@ -10,13 +10,17 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import uuid4
 
 from agents import calls
+from agents.approvals import withdraw
+from agents.governance.lacking import lack_of
 from agents.governance.snapshots import Snapshot, snapshots
 from agents.llm import port
 from agents.models import Agent, ModelEndpoint, Session, Step
 from agents.sessions import rows
+from agents.sessions.connected import DISCONNECTED, connected, turnover
 from agents.sessions.prompts import instructions
 from agents.sessions.runners import Hold, Lost
 from agents.sessions.turns import Turn
@@ -26,6 +30,7 @@ from bonobot.lib.runtime import runtime
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Role
 from mcp_servers.models import Server
+from mcp_servers.rereading import rereader
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +59,19 @@ class Bound(Problem):
     status = 422
 
 
+class Parked(Exception):
+    """A call waits for a person: the session lets go of its worker until somebody answers."""
+
+
 async def run(hold: Hold) -> None:
     """Run a held session until it rests; the outcome is in its rows."""
     orm = runtime().orm
     try:
         unsent = await _recover(hold)
         setting = await orm(_setting, hold)
+        if await orm(rows.wants_cancel, hold):
+            await cancel(hold)
+            return
         await _notices(hold, setting)
         async with asyncio.timeout(setting.agent.max_run_s):
             await _call_all(hold, setting, unsent)
@@ -67,6 +79,8 @@ async def run(hold: Hold) -> None:
         await orm(rows.close, hold, Session.Status.DONE)
     except Lost:
         logger.warning("session %s is held by another runner now", hold.session_id)
+    except Parked:
+        await _park(hold)
     except TimeoutError:
         await fail(hold, Bound("The time for one message is over.", code="time_exhausted"))
     except Problem as problem:
@@ -75,14 +89,24 @@ async def run(hold: Hold) -> None:
         await asyncio.shield(calls.release(_holder(hold)))
 
 
+async def _park(hold: Hold) -> None:
+    """Rest until a person has answered; the answer queues the session again."""
+    try:
+        await runtime().orm(rows.park, hold)
+    except Lost:
+        logger.warning("session %s was lost before it could wait", hold.session_id)
+
+
 async def cancel(hold: Hold) -> None:
-    """Write that a person cancelled the run; what was begun is closed as unknown."""
+    """Write that a person cancelled the run, and why; what was begun is closed as unknown."""
     orm = runtime().orm
     try:
         await _close_all(hold)
-        await orm(rows.take_cancels, hold)
-        await orm(rows.append, hold, Step.Kind.END, {"code": "cancelled"})
-        await orm(rows.close, hold, Session.Status.CANCELLED, code="cancelled")
+        why = await orm(rows.take_cancels, hold)
+        await orm(withdraw, hold.session_id)
+        said = {"detail": why} if why else {}
+        await orm(rows.append, hold, Step.Kind.END, {"code": "cancelled", **said})
+        await orm(rows.close, hold, Session.Status.CANCELLED, code="cancelled", detail=why)
     except Lost:
         logger.warning("session %s was lost before it could be cancelled", hold.session_id)
 
@@ -92,6 +116,7 @@ async def fail(hold: Hold, problem: Problem) -> None:
     orm = runtime().orm
     try:
         await _close_all(hold)
+        await orm(withdraw, hold.session_id)
         await orm(rows.append, hold, Step.Kind.END, problem.as_dict())
         detail = f"{problem} {problem.remedy}".strip()
         await orm(rows.close, hold, Session.Status.FAILED, code=problem.code, detail=detail)
@@ -180,6 +205,11 @@ async def _notices(hold: Hold, setting: Setting) -> None:
             Step.Kind.NOTICE,
             {"code": "server_unreachable", "text": f"The server {name} is not reachable now."},
         )
+    snapshot = await runtime().orm(snapshots().current, "agent", setting.agent.pk)
+    if not snapshot.offered() and (lack := lack_of(snapshot)):
+        text = f"The agent has no tools now. {lack}"
+        payload = {"code": "no_tools", "why": lack.code, "text": text}
+        await runtime().orm(rows.append, hold, Step.Kind.NOTICE, payload)
 
 
 async def _converse(hold: Hold, setting: Setting) -> None:
@@ -191,13 +221,18 @@ async def _converse(hold: Hold, setting: Setting) -> None:
         if not past.messages:
             return
         _within_turns(setting.agent, past)
+        # What a server told during the last turn counts in this one.
+        await rereader().caught_up(_holder(hold))
         snapshot = await orm(snapshots().current, "agent", setting.agent.pk)
+        news = await _turnover(hold, past, snapshot)
         turn = Turn(hold, setting.principal, snapshot, setting.endpoint)
         reply, begun = await turn.take(
             model,
             past.messages,
             number=past.turn + 1,
-            instructions=instructions(setting.agent.instructions, snapshot, setting.unavailable),
+            instructions=instructions(
+                setting.agent.instructions, snapshot, setting.unavailable, news
+            ),
             tools=_specs(snapshot),
         )
         if reply.calls:
@@ -206,6 +241,16 @@ async def _converse(hold: Hold, setting: Setting) -> None:
         elif not await orm(rows.take_messages, hold):
             await orm(rows.append, hold, Step.Kind.END, {"answer": reply.text})
             return
+
+
+async def _turnover(hold: Hold, past: rows.History, snapshot: Snapshot) -> list[str]:
+    """Tell people which servers came or went since the last turn; close what went (D3, D9)."""
+    found = turnover(past.servers, connected(snapshot))
+    for one in found:
+        if one.code == DISCONNECTED:
+            await calls.disconnect(_holder(hold), one.server_id)
+        await runtime().orm(rows.append, hold, Step.Kind.NOTICE, one.as_payload())
+    return [one.text for one in found]
 
 
 def _specs(snapshot: Snapshot) -> list[port.ToolSpec]:
@@ -234,17 +279,22 @@ def _within_calls(agent: Agent, past: rows.History, more: int) -> None:
 
 
 async def _call_all(hold: Hold, setting: Setting, begun: Sequence[Step]) -> None:
-    """Make the calls of one turn beside each other; one that fails doesn't disturb the rest."""
+    """Make the calls of one turn beside each other; one that fails doesn't disturb the rest.
+
+    Raises `Parked` where one waits for a person, once the others are done.
+    """
     try:
         async with asyncio.TaskGroup() as group:
-            for step in begun:
-                group.create_task(_call(hold, setting, step))
+            made = [group.create_task(_call(hold, setting, step)) for step in begun]
     except BaseExceptionGroup as failures:
         # What isn't a call's own failure ends the run, and all tasks fail for the same reason.
         raise failures.exceptions[0] from failures
+    if not all(task.result() for task in made):
+        raise Parked
 
 
-async def _call(hold: Hold, setting: Setting, step: Step) -> None:
+async def _call(hold: Hold, setting: Setting, step: Step) -> bool:
+    """Make one call and write what came of it; False where it waits for a person."""
     request = calls.Request(
         principal=setting.principal,
         tool=step.payload["name"],
@@ -255,18 +305,29 @@ async def _call(hold: Hold, setting: Setting, step: Step) -> None:
         session_id=hold.session_id,
         call_id=step.call_id or uuid4(),
     )
-    state, found = await _made(request, step)
+    try:
+        state, found = await _made(request, step)
+    except calls.ApprovalRequired as asked:
+        await runtime().orm(rows.show_waiting, hold, step, asked.extra)
+        return False
     shown = {name: step.payload[name] for name in ("name", "arguments")}
-    await runtime().orm(rows.finish, hold, step, state, shown | found, calls=1)
+    spent = found.get("cost_microusd", 0)
+    await runtime().orm(rows.finish, hold, step, state, shown | found, calls=1, cost_microusd=spent)
+    return True
 
 
-async def _made(request: calls.Request, step: Step) -> tuple[str, dict[str, object]]:
-    """Make the call and return how the step ends: refusals and failures are for the model too."""
+async def _made(request: calls.Request, step: Step) -> tuple[str, dict[str, Any]]:
+    """Make the call and return how the step ends: refusals and failures are for the model too.
+
+    Raises `ApprovalRequired` where a person must say yes first.
+    """
     if step.payload["arguments"] is None:
         text = f"The arguments are not a JSON object: {step.payload['raw'][:200]}"
         return Step.State.FAILED, {"text": text, "code": "invalid_arguments"}
     try:
         outcome = await calls.call(request)
+    except calls.ApprovalRequired:
+        raise
     except Problem as problem:
         text = f"{problem} {problem.remedy}".strip()
         return Step.State.FAILED, {"text": text, "code": problem.code, "rule": problem.rule}
@@ -277,6 +338,7 @@ async def _made(request: calls.Request, step: Step) -> tuple[str, dict[str, obje
         "server": outcome.server_name,
         "tool": outcome.own_name,
         "duration_ms": outcome.duration_ms,
+        "cost_microusd": outcome.cost_microusd,
     }
 
 

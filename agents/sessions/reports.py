@@ -4,6 +4,7 @@ from typing import Any
 from uuid import UUID
 
 from agents.models import Session, Step
+from agents.questions import address
 
 
 def report(session_id: UUID) -> dict[str, Any]:
@@ -22,6 +23,15 @@ def report(session_id: UUID) -> dict[str, Any]:
         else None,
         "calls": [_call(step) for step in steps if step.kind == Step.Kind.CALL],
         "notices": [s.payload["text"] for s in steps if s.kind == Step.Kind.NOTICE],
+        "approvals": [
+            {
+                "id": str(one.pk),
+                "name": one.label,
+                "url": address(one),
+                "expires_at": one.expires_at,
+            }
+            for one in session.approvals.waiting()
+        ],
         "turns": session.turns,
         "input_tokens": session.input_tokens,
         "output_tokens": session.output_tokens,

@@ -6,9 +6,12 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
+from agents.governance.policies import agent_stage
+from agents.governance.snapshots import switches_of
 from agents.models import Agent, Inbox, Session
 from agents.sessions.nudges import nudge
 from bonobot.ledger.changes import change
+from bonobot.lib.known_secrets import without_secrets
 from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action, Role
@@ -21,10 +24,11 @@ def start(principal: Principal, agent: Agent, text: str, *, working_dir: str = "
     """Start a session with a first message; a worker takes it from here.
 
     Raises `Forbidden`, `NotFound` (an agent that isn't the principal's), `Invalid` (empty text),
-    `Conflict` (code `agent_disabled`).
+    `Conflict` (codes `organization_halted`, `agent_disabled`).
     """
     _may_start(principal, agent)
     _checked(text)
+    text = without_secrets(text, agent.organization_id)
     session = Session(
         organization_id=agent.organization_id,
         agent=agent,
@@ -55,6 +59,7 @@ def send(principal: Principal, session: Session, text: str) -> None:
     """Add a message to a session; a resting one is queued again."""
     _may_start(principal, session.agent)
     _checked(text)
+    text = without_secrets(text, session.organization_id)
     with transaction.atomic():
         # The session's row is locked first, as by the holder that brings it to rest: one of the
         # two comes second and sees what the other did, so that no message is left lying.
@@ -74,15 +79,27 @@ def send(principal: Principal, session: Session, text: str) -> None:
 def cancel(principal: Principal, session: Session) -> bool:
     """Ask for a session to be cancelled; tell whether there was anything to cancel."""
     require_run(principal, session.agent)
+    return end(principal, session)
+
+
+def end(principal: Principal, session: Session, why: str = "") -> bool:
+    """Have a session cancelled, whoever may do so having been asked; `why` is told to people."""
     now = timezone.now()
     with transaction.atomic():
-        queued = Session.objects.filter(pk=session.pk, status=Session.Status.QUEUED)
-        if queued.update(status=Session.Status.CANCELLED, finished_at=now, updated_at=now):
+        mine = Session.objects.filter(pk=session.pk)
+        # One that nobody ever held has begun nothing; what others began, a holder has to close.
+        untouched = mine.filter(status=Session.Status.QUEUED, fence=0)
+        ended = {"status": Session.Status.CANCELLED, "error_detail": why}
+        if untouched.update(**ended, finished_at=now, updated_at=now):
             Inbox.objects.filter(session=session, taken_at=None).update(taken_at=now)
             return True
-        if not Session.objects.filter(pk=session.pk, status=Session.Status.RUNNING).exists():
+        mine.filter(status=Session.Status.WAITING).update(
+            status=Session.Status.QUEUED, updated_at=now
+        )
+        if not mine.unfinished().exists():
             return False
-        _leave(principal, session, Inbox.Kind.CANCEL, {})
+        _leave(principal, session, Inbox.Kind.CANCEL, {"why": why} if why else {})
+        nudge(session.pk)
         return True
 
 
@@ -113,12 +130,9 @@ def require_run(principal: Principal, agent: Agent) -> None:
 
 def _may_start(principal: Principal, agent: Agent) -> None:
     require_run(principal, agent)
-    if not agent.enabled:
-        raise Conflict(
-            f"The agent `{agent.slug}` is switched off.",
-            code="agent_disabled",
-            remedy="An operator or owner can switch it on.",
-        )
+    found = agent_stage(switches_of(agent))
+    if not found.allows:
+        raise Conflict(found.reason, code=found.code, rule=found.rule, remedy=found.remedy)
 
 
 def _checked(text: str) -> None:

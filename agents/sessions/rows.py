@@ -1,6 +1,6 @@
 """The rows of a running session: read for resuming, written only under the holder's fence."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,7 +10,7 @@ from django.db.models import F, Max
 from django.utils import timezone
 
 from agents.llm import port
-from agents.models import Inbox, Session, Step
+from agents.models import Approval, Inbox, Session, Step
 from agents.sessions.runners import Hold, Lost
 from bonobot.ledger.models import AuditRow
 from bonobot.lib.untrusted import storable
@@ -26,6 +26,8 @@ class History:
     calls_since_message: int
     pending: tuple[Step, ...]
     last_user_text: str
+    # The servers of the last turn, by id with their names; None before the first one.
+    servers: dict[str, str] | None = None
 
 
 def append(
@@ -82,11 +84,45 @@ def begin_calls(hold: Hold, turn: int, asked: Sequence[port.ToolCall]) -> list[S
     ]
 
 
+def usage_known(session_id: UUID) -> bool:
+    """Tell whether the last model turn of a session told what it used; True where none was."""
+    turns = Step.objects.filter(session_id=session_id, kind=Step.Kind.MODEL, state=Step.State.DONE)
+    payload = turns.order_by("-seq").values_list("payload", flat=True).first()
+    return payload is None or payload.get("usage_known", True)
+
+
 def show_partial(hold: Hold, step: Step, text: str) -> None:
     """Let watchers see what the model has written so far."""
     Step.objects.filter(pk=step.pk, fence=hold.fence, state=Step.State.INTENT).update(
         payload={"text": storable(text)}
     )
+
+
+def show_waiting(hold: Hold, step: Step, approval: Mapping[str, Any]) -> None:
+    """Let watchers see that a call waits for a person, and where it is answered."""
+    Step.objects.filter(pk=step.pk, state=Step.State.INTENT).update(
+        payload={**step.payload, "approval": storable(dict(approval))}
+    )
+
+
+def park(hold: Hold) -> None:
+    """Rest until a person answers; queued again at once where somebody has meanwhile."""
+    with transaction.atomic():
+        _hold(hold)  # locks the session's row before the questions are looked at
+        asked = Approval.objects.filter(session_id=hold.session_id)
+        waits = asked.filter(state=Approval.State.WAITING).exists()
+        Session.objects.filter(pk=hold.session_id, fence=hold.fence).update(
+            status=Session.Status.WAITING if waits else Session.Status.QUEUED,
+            runner=None,
+            updated_at=timezone.now(),
+        )
+
+
+def wants_cancel(hold: Hold) -> bool:
+    """Tell whether someone wants this session cancelled."""
+    return Inbox.objects.filter(
+        session_id=hold.session_id, kind=Inbox.Kind.CANCEL, taken_at=None
+    ).exists()
 
 
 def close(hold: Hold, status: str, *, code: str = "", detail: str = "") -> None:
@@ -134,10 +170,12 @@ def cancelled(runner_id: UUID) -> set[UUID]:
     return set(wishes.values_list("session_id", flat=True))
 
 
-def take_cancels(hold: Hold) -> bool:
-    """Mark the wish to cancel as fulfilled; tell whether there was one."""
+def take_cancels(hold: Hold) -> str:
+    """Mark the wishes to cancel as fulfilled; return why the first wanted it, if it said so."""
     wishes = Inbox.objects.filter(session_id=hold.session_id, kind=Inbox.Kind.CANCEL, taken_at=None)
-    return bool(wishes.update(taken_at=timezone.now()))
+    said = wishes.values_list("payload", flat=True).first() or {}
+    wishes.update(taken_at=timezone.now())
+    return str(said.get("why", ""))
 
 
 def history(session_id: UUID) -> History:
@@ -146,6 +184,7 @@ def history(session_id: UUID) -> History:
     pending: list[Step] = []
     turn = turns = calls = 0
     text = ""
+    servers: dict[str, str] | None = None
     for step in Step.objects.filter(session_id=session_id).order_by("seq"):
         if step.state == Step.State.INTENT:
             pending.append(step)
@@ -157,11 +196,12 @@ def history(session_id: UUID) -> History:
             turns += 1
             if step.state == Step.State.DONE:
                 messages.append(step.payload["message"])
+                servers = step.payload.get("servers", servers)
         elif step.kind == Step.Kind.CALL:
             calls += 1
             if step.state != Step.State.INTENT:
                 messages.append(_answer(step))
-    return History(tuple(messages), turn, turns, calls, tuple(pending), text)
+    return History(tuple(messages), turn, turns, calls, tuple(pending), text, servers)
 
 
 def _answer(step: Step) -> port.Message:

@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-import os
+import threading
 from time import monotonic
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from django.db import Error as DatabaseFault
 
@@ -13,7 +14,7 @@ from agents.sessions import loop, rows, runners
 from agents.sessions.runners import Hold
 from bonobot.lib.logs import bound
 from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
+from bonobot.lib.runtime import Runtime, runtime
 
 logger = logging.getLogger(__name__)
 
@@ -137,9 +138,11 @@ class SessionRunner:
             self.runner_id = None
 
 
-_RUNNERS: dict[int, SessionRunner] = {}
+_lock = threading.Lock()
+_by_runtime: WeakKeyDictionary[Runtime, SessionRunner] = WeakKeyDictionary()
 
 
 def session_runner() -> SessionRunner:
-    """Return this process's runner (a forked child gets its own)."""
-    return _RUNNERS.setdefault(os.getpid(), SessionRunner())
+    """Return the runner of this process's runtime: one that was closed takes nothing any more."""
+    with _lock:
+        return _by_runtime.setdefault(runtime(), SessionRunner())

@@ -1,13 +1,21 @@
 """The cast of the tests: organizations, people, agents and servers, made by the real operations."""
 
 import sys
+from datetime import timedelta
 from typing import Any
+from uuid import uuid4
+
+from django.utils import timezone
 
 from agents.bindings import bind
-from agents.models import Agent, ModelEndpoint
+from agents.models import Agent, Approval, ModelEndpoint, Session, Step
 from agents.registration import AgentSpec, EndpointSpec, add_agent, save_endpoint
+from agents.sessions.requests import start
 from agents.tool_policies import PolicyText, set_policy
 from bonobot.lib.runtime import runtime
+from bonobot.notices.channels import ChannelSpec, save_channel
+from bonobot.notices.models import Notice
+from bonobot.notices.writing import Subject, row
 from bonobot.tenancy.models import Membership, Organization, User
 from bonobot.tenancy.principals import Principal, cli_principal, principal_for_user
 from bonobot.tenancy.roles import Role
@@ -71,6 +79,15 @@ def http_server(where: Organization, url: str, name: str = "web") -> Server:
     )
 
 
+def notice(where: Organization, name: str = "Pager") -> Notice:
+    """Make a channel that leads nowhere, with a notice that waits for it."""
+    spec = ChannelSpec(name, "webhook", url="https://hooks.example.com/x")
+    channel, _secret = save_channel(administrator(where), spec)
+    made = row(channel, "server_down", Subject("mcp_server", "1", "web"), "Away.", topic="t")
+    made.save()
+    return made
+
+
 def ready(where: Organization, server: Server, *agents: Agent) -> Server:
     """Discover and approve a server, and give it to agents."""
     boss = administrator(where)
@@ -80,3 +97,48 @@ def ready(where: Organization, server: Server, *agents: Agent) -> Server:
         bind(boss, one, server)
     server.refresh_from_db()
     return server
+
+
+def question(of: Agent, session: Session | None = None, **more: Any) -> Approval:
+    """Write down a question as the door would, asked by the command line."""
+    boss = administrator(of.organization)
+    values: dict[str, Any] = {
+        "label": "mcp_web_add",
+        "own_name": "add",
+        "arguments": {"a": 1},
+        "arguments_digest": "a" * 64,
+        "rules_digest": "r" * 64,
+        "digest": uuid4().hex * 2,
+        "rule": "agent:ask",
+        "code": "needs_approval",
+        "reason": "The policy asks about this tool.",
+        "expires_at": timezone.now() + timedelta(hours=1),
+        "requested_by_kind": boss.kind,
+        "requested_by_id": boss.id,
+        "requested_by": boss.label,
+    }
+    made: Approval = Approval.objects.create(
+        organization=of.organization, agent=of, session=session, call_id=uuid4(), **values | more
+    )
+    return made
+
+
+def waiting_session(of: Agent, text: str = "Add it up", **more: Any) -> tuple[Session, Approval]:
+    """Start a session and let it wait for an answer to its call, as its loop would."""
+    session = start(administrator(of.organization), of, text)
+    approval = question(of, session, **more)
+    Step.objects.create(
+        session=session,
+        seq=1,
+        kind=Step.Kind.CALL,
+        state=Step.State.INTENT,
+        call_id=approval.call_id,
+        payload={
+            "name": approval.label,
+            "arguments": approval.arguments,
+            "approval": {"approval_id": str(approval.pk)},
+        },
+    )
+    Session.objects.filter(pk=session.pk).update(status=Session.Status.WAITING)
+    session.refresh_from_db()
+    return session, approval

@@ -19,6 +19,7 @@ from mcp_servers.registration import add
 from tests.agents import casting
 
 WORKSHOP = Path(__file__).parents[1] / "servers" / "workshop.py"
+LIBRARY = WORKSHOP.with_name("library.py")
 
 
 @pytest.fixture
@@ -53,6 +54,25 @@ def workshop(acme: Organization, helper: Agent, effects: Path) -> Iterator[Serve
                 "command": sys.executable,
                 "args": [str(WORKSHOP), "stdio"],
                 "env": {"WORKSHOP_FILE": str(effects)},
+            },
+        ),
+    )
+    yield casting.ready(acme, server, helper)
+    runtime().call(connections().forget, server.pk)
+
+
+@pytest.fixture
+def library(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server]:
+    """A real stdio server of resources and prompts, approved and given, nothing of it ticked."""
+    server = add(
+        casting.administrator(acme),
+        ServerSpec(
+            name="library",
+            transport_type="stdio",
+            endpoint_config={
+                "command": sys.executable,
+                "args": [str(LIBRARY)],
+                "env": {"LIBRARY_FILE": str(effects)},
             },
         ),
     )

@@ -1,12 +1,15 @@
 """The door: every stage of it, against a real server over stdio."""
 
 import json
+import sys
 from contextlib import AsyncExitStack
+from uuid import uuid4
 
 import pytest
 
 from agents.bindings import bind
-from agents.models import Agent, Budget, StoredResult
+from agents.governance.snapshots import snapshots
+from agents.models import Agent, Approval, Budget, StoredResult
 from agents.tool_policies import PolicyText, set_policy
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.usage import cells
@@ -14,9 +17,10 @@ from bonobot.lib.problems import Forbidden, NotFound, Problem
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.roles import Role
 from mcp_servers.approval import approve, withdraw
+from mcp_servers.configuration import ServerSpec
 from mcp_servers.connections.pool import connections
 from mcp_servers.models import Definition, Server
-from mcp_servers.registration import switch
+from mcp_servers.registration import add, switch
 from tests.agents import casting
 from tests.servers import raw_http
 from tests.servers.raw_http import RawHttp
@@ -173,6 +177,14 @@ def test_a_long_result_is_cut_stored_and_read_on(acme, workshop, call, settings)
     assert rest.text.startswith("x\n[characters 4999 to 5000 of 5000]")
 
 
+def test_a_stored_result_of_another_session_does_not_exist(workshop, call, settings):
+    settings.BONOBOT_RESULT_LIMIT = 1024
+    outcome = call("mcp_workshop_long", {"characters": 5000})
+    StoredResult.objects.update(session_id=uuid4())
+    refused_read = call("read_result", {"result_id": str(outcome.call_id)})
+    assert refused_read.code == "not_found"
+
+
 def test_a_stored_result_of_another_agent_does_not_exist(acme, workshop, call, settings):
     settings.BONOBOT_RESULT_LIMIT = 1024
     outcome = call("mcp_workshop_long", {"characters": 5000})
@@ -285,3 +297,61 @@ def test_a_server_that_went_away_is_marked_at_once(acme, helper, workshop, call)
     workshop.refresh_from_db()
     assert workshop.status == "error"
     assert workshop.checks.filter(ok=False).count() == 1
+
+
+def test_instructions_that_changed_are_withheld_and_nothing_else(acme, helper, workshop, call):
+    def notes():
+        return snapshots().current("agent", helper.pk).notes
+
+    assert notes() == {"workshop": "Tools to test with."}
+    Definition.objects.filter(kind="instructions").update(digest="changed")
+    assert notes() == {}
+    assert call(ECHO, {"text": "x"}).outcome == "ok"
+    approve(casting.administrator(acme), workshop)
+    assert notes() == {"workshop": "Tools to test with."}
+    bind(casting.administrator(acme), helper, workshop, enabled=False)
+    assert notes() == {}
+
+
+# -- what the audit keeps of it ------------------------------------------------------------------
+
+CANARY = "cnry-7Qx9/+ZkM3"
+
+
+def test_a_row_tells_equal_calls_without_showing_them(workshop, call):
+    for text in ("same", "same", "other"):
+        call(ECHO, {"text": text}, client="curl/8")
+    rows = AuditRow.objects.filter(event_type="call").order_by("seq")
+    opened = [json.loads(row.opened)["details"] for row in rows]
+    closed = [json.loads(row.closed)["details"] for row in rows]
+    for found, name in ((opened, "input_sha256"), (closed, "output_sha256")):
+        first, second, third = (one[name] for one in found)
+        assert first == second != third
+        assert len(first) == 64
+    assert opened[0]["client"] == "curl/8"
+    assert (opened[0]["transport"], opened[0]["era"]) == ("stdio", workshop.era)
+
+
+def test_another_servers_secret_is_kept_nowhere_and_comes_back_from_nowhere(
+    acme, helper, workshop, call, settings
+):
+    boss = casting.administrator(acme)
+    config = {"command": sys.executable, "args": ["-m", "x"], "env": {"KEY": CANARY}}
+    add(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
+    settings.BONOBOT_RESULT_LIMIT = 16
+    outcome = call(ECHO, {"text": f"the key is {CANARY}, they say"})
+    row = last_call()
+    stored = StoredResult.objects.get(pk=outcome.call_id)
+    whole = (outcome.text, str(outcome.result), row.opened, row.closed, stored.text)
+    assert not [text for text in whole if "cnry-7Q" in text]
+    assert "********" in stored.text
+    assert json.loads(row.closed)["details"]["secrets_masked"] is True
+
+
+def test_a_question_keeps_no_secret_of_another_server(acme, helper, workshop, call):
+    boss = casting.administrator(acme)
+    config = {"command": sys.executable, "args": ["-m", "x"], "env": {"KEY": CANARY}}
+    add(boss, ServerSpec(name="vault", transport_type="stdio", endpoint_config=config))
+    set_policy(boss, helper, PolicyText("all", ask=(ECHO,)))
+    assert refused(call, ECHO, {"text": CANARY}).code == "approval_required"
+    assert CANARY not in str(Approval.objects.get().arguments)

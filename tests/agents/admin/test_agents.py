@@ -6,8 +6,7 @@ import pytest
 from django.utils import timezone
 
 from agents.budgets import BudgetLine, set_budgets
-from agents.governance.limits import budget_key
-from agents.governance.snapshots import Limit
+from agents.governance.limits import Limit, budget_key
 from agents.models import Agent, Budget
 from bonobot.ledger.models import AuditRow, BudgetCell
 from bonobot.tenancy.models import Organization
@@ -86,6 +85,8 @@ def test_budgets_are_written_in_dollars_tokens_and_calls(helper: Agent, seat: de
             "budget-unit": ["microusd", "tokens", "calls"],
             "budget-period": ["month", "day", "day"],
             "budget-limit": ["2.50", "10,000", ""],
+            "budget-scope": ["agent", "session", "agent"],
+            "budget-warn-at": ["", "60", ""],
         },
     )
     seat.post("agents_agent_configuration", helper.pk, **fields)
@@ -96,7 +97,13 @@ def test_budgets_are_written_in_dollars_tokens_and_calls(helper: Agent, seat: de
 def test_an_odd_limit_changes_nothing(helper: Agent, seat: desk.Desk) -> None:
     fields = configuration(
         helper,
-        **{"budget-unit": ["tokens"], "budget-period": ["day"], "budget-limit": ["many"]},
+        **{
+            "budget-unit": ["tokens"],
+            "budget-period": ["day"],
+            "budget-limit": ["many"],
+            "budget-scope": ["agent"],
+            "budget-warn-at": [""],
+        },
         name="Renamed",
     )
     page = seat.post("agents_agent_configuration", helper.pk, **fields)

@@ -120,3 +120,9 @@ def test_a_member_does_not_read_it(acme: Organization) -> None:
     member = desk.sit(acme, Role.MEMBER)
     member.get("ledger_auditrow_changelist", status=403)
     member.get("ledger_auditrow_change", row.pk, status=403)
+
+
+def test_the_list_links_to_an_export_of_what_it_shows(acme: Organization, seat: desk.Desk) -> None:
+    happened(acme)
+    page = seat.get("ledger_auditrow_changelist", action="server_added")
+    assert "export/?action=server_added&amp;form=csv" in page

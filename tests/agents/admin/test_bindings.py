@@ -45,44 +45,6 @@ def seat(acme: Organization) -> desk.Desk:
     return desk.sit(acme, Role.OPERATOR)
 
 
-def test_a_server_of_the_pool_is_given(helper: Agent, server: Server, seat: desk.Desk) -> None:
-    page = seat.post("agents_agent_bind", helper.pk, server=str(server.pk))
-    assert helper.bindings.get().server == server
-    assert "3 of 3 tools can be called" in page
-
-
-def test_a_foreign_server_is_not_given(helper: Agent, seat: desk.Desk) -> None:
-    foreign = desk.web_server(casting.organization("other"))
-    seat.post("agents_agent_bind", helper.pk, server=str(foreign.pk), status=404)
-    seat.post("agents_agent_bind", helper.pk, server="nonsense", status=404)
-    assert not helper.bindings.exists()
-
-
-def test_only_the_ticked_tools_are_given(bound: Binding, seat: desk.Desk) -> None:
-    fields = {"server": str(bound.server_id), "how": "chosen", "tool": ["add", "a*b"]}
-    page = seat.post("agents_agent_choose_tools", bound.agent_id, **fields)
-    bound.refresh_from_db()
-    assert bound.allowed_tools == ["add", "a[*]b"]
-    assert "2 of 3 tools can be called" in page
-    assert "denied_by_binding" in page
-
-
-def test_at_least_one_tool_must_be_chosen(bound: Binding, seat: desk.Desk) -> None:
-    fields = {"server": str(bound.server_id), "how": "chosen"}
-    seat.post("agents_agent_choose_tools", bound.agent_id, **fields)
-    assert "nothing_chosen" in " ".join(seat.messages)
-    bound.refresh_from_db()
-    assert bound.allowed_tools == []
-
-
-def test_all_tools_are_given_again(bound: Binding, seat: desk.Desk) -> None:
-    Binding.objects.update(allowed_tools=["add"])
-    fields = {"server": str(bound.server_id), "how": "all", "tool": ["add"]}
-    seat.post("agents_agent_choose_tools", bound.agent_id, **fields)
-    bound.refresh_from_db()
-    assert bound.allowed_tools == []
-
-
 def test_a_server_is_switched_off_for_one_agent(bound: Binding, seat: desk.Desk) -> None:
     Binding.objects.update(allowed_tools=["add"])
     fields = {"server": str(bound.server_id), "enabled": "0"}

@@ -49,7 +49,7 @@ def test_an_agent_is_made_with_a_slug_and_a_policy_that_blocks_all(operator):
     made = operator.post("agents", {"name": "Release Helper", "instructions": "Help."})
     assert (made.status, made.json["slug"]) == (201, "release-helper")
     policy = operator.get(f"agents/{made.json['id']}/tool-policy")
-    assert policy.json == {"mode": "none", "allow": [], "deny": []}
+    assert policy.json == {"mode": "none", "allow": [], "ask": [], "deny": []}
 
 
 def test_an_agent_is_found_by_id_and_by_slug(operator, helper):
@@ -157,8 +157,7 @@ def operator_bucket(agent: Agent) -> str:
     """Return the last part of a cell's key for a budget in total, as calls are charged."""
     from django.utils import timezone
 
-    from agents.governance.limits import budget_key
-    from agents.governance.snapshots import Limit
+    from agents.governance.limits import Limit, budget_key
 
     limit = Limit("agent", str(agent.pk), "tokens", "total", 1)
     return budget_key(agent.organization_id, limit, timezone.now()).rpartition(":")[2]

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from agents.governance.explaining import DECIDING
 from agents.models import Agent
 from agents.tool_policies import PolicyText, set_policy
 from bonobot.ledger.models import AuditRow
@@ -73,7 +74,7 @@ def test_every_stage_of_a_decision_is_explained(operator, workshop):
     answer = operator.get(f"{ECHO}/explain").json
     assert answer["allowed"]
     stages = [stage["stage"] for stage in answer["stages"]]
-    assert stages == ["agent", "server", "binding", "definition", "scope", "policy"]
+    assert stages == ["resolve", "arguments", *DECIDING, "consent", "flow", "rate", "budgets"]
 
 
 def test_an_unknown_tool_can_not_be_explained(operator, workshop):
@@ -230,7 +231,7 @@ def test_a_tool_that_waits_is_tried_by_who_may_approve_it(acme, operator, owner,
 @pytest.mark.parametrize(
     ("body", "status", "code", "field"),
     [
-        ({"method": "resources/read"}, 400, "unknown_method", "method"),
+        ({"method": "logging/setLevel"}, 400, "unknown_method", "method"),
         ({"method": "tools/call"}, 400, "invalid", "params.name"),
         (
             {"method": "tools/call", "params": {"name": "x", "a": 1}},

@@ -142,6 +142,31 @@ def test_binding_again_changes_only_what_is_said(operator, helper, path, pooled)
     assert pooled.enabled
 
 
+def test_at_least_one_tool_is_chosen_or_everything_by_name(operator, helper, path, pooled):
+    bound = {"server_id": str(pooled.pk)}
+    for choice, code in (([], "nothing_chosen"), (["list_bucket"], "unknown_tool")):
+        answer = operator.post(path, bound | {"allowed_tools": choice})
+        assert (answer.status, answer.code) == (400, code)
+        assert answer.json["field"] == "allowed_tools"
+    assert not helper.bindings.exists()
+    made = operator.post(path, bound | {"allowed_tools": ["*"]})
+    assert (made.status, made.json["allowed_tools"]) == (201, ["*"])
+
+
+def test_how_much_an_agent_gets_is_changed_part_by_part(operator, helper, path, pooled):
+    operator.post(path, {"server_id": str(pooled.pk), "allowed_tools": ["list_*"]})
+    one = f"{path}/{pooled.pk}"
+    off = operator.patch(one, {"enabled": False})
+    assert (off.status, off.json["enabled"], off.json["allowed_tools"]) == (200, False, ["list_*"])
+    assert operator.patch(one, {"denied_tools": ["x"]}).json["denied_tools"] == ["x"]
+    everything = operator.patch(one, {"allowed_tools": ["*"], "enabled": True})
+    assert (everything.json["allowed_tools"], everything.json["enabled"]) == (["*"], True)
+    assert operator.patch(one, {"allowed_tools": []}).code == "nothing_chosen"
+    assert operator.patch(one, {"server_id": str(pooled.pk)}).code == "unknown_field"
+    binding = helper.bindings.get()
+    assert (binding.allowed_tools, binding.denied_tools) == ([], ["x"])
+
+
 def test_private_and_pool_servers_are_listed_together(operator, path, pooled):
     operator.post(path, HTTP)
     operator.post(path, {"server_id": str(pooled.pk)})
@@ -177,8 +202,8 @@ def test_deleting_unbinds_a_pool_server_and_removes_a_private_one(operator, path
 
 
 def test_a_server_that_the_agent_does_not_have_is_not_found(operator, path, pooled):
-    for method in ("GET", "PUT", "DELETE"):
-        answer = operator.send(method, f"{path}/{pooled.pk}", HTTP if method == "PUT" else None)
+    for method, body in (("GET", None), ("PUT", HTTP), ("PATCH", {}), ("DELETE", None)):
+        answer = operator.send(method, f"{path}/{pooled.pk}", body)
         assert (answer.status, answer.json["field"]) == (404, "server_id")
     assert operator.post(f"{path}/{pooled.pk}/test").status == 404
 

@@ -3,8 +3,7 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from agents.governance.limits import budget_key, charge, reserves
-from agents.governance.snapshots import Limit
+from agents.governance.limits import Limit, actuals, applying, budget_key, charge, reserves, whole
 
 ORG = UUID(int=7)
 NOW = datetime(2026, 11, 21, 23, 59, tzinfo=UTC)
@@ -31,3 +30,25 @@ def test_a_burst_is_a_third_of_a_minute_and_never_above_the_rate():
 
 def test_rates_of_two_organizations_are_different_cells():
     assert charge(ORG, "agent", "a", 60).key != charge(UUID(int=8), "agent", "a", 60).key
+
+
+def test_seconds_are_counted_in_milliseconds():
+    (made,) = reserves(ORG, [limit("seconds")], {"seconds": 1_500}, NOW)
+    assert (made.limit, made.amount, ":milliseconds:" in made.key) == (10_000, 1_500, True)
+    assert whole("seconds", 1_001) == 2
+    assert actuals([made], {"seconds": 20}) == ((made.key, 1_500, 20),)
+    assert actuals([made], None) == ((made.key, 1_500, 1_500),)
+
+
+def test_a_limit_holds_where_its_owner_takes_part():
+    server, session = UUID(int=3), UUID(int=4)
+    limits = [
+        Limit("organization", "o", "calls", "day", 1),
+        Limit("server", str(server), "calls", "day", 1),
+        Limit("session", "", "calls", "day", 1),
+    ]
+    both = applying(limits, server_id=server, session_id=session)
+    assert [one.scope_id for one in both] == ["o", str(server), str(session)]
+    assert [one.scope for one in applying(limits, server_id=None, session_id=None)] == [
+        "organization"
+    ]

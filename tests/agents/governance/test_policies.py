@@ -3,10 +3,12 @@
 from dataclasses import replace
 from uuid import UUID, uuid4
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.governance.policies import Policy, Rule, Scope, ToolFacts, decide, stages
+from agents.governance.policies import Ruling, Scope, Switches, ToolFacts, decide, stages
+from agents.governance.rules import Policy, Rule
 
 GITHUB, OTHER = UUID(int=1), UUID(int=2)
 TOOL = ToolFacts(
@@ -20,9 +22,15 @@ CLOCK = ToolFacts(source="builtin", own_name="read_result", label="read_result")
 OPEN = Policy("all")
 
 
-def code(tool=TOOL, policy=OPEN, scope=Scope(), **more):  # noqa: B008 - a frozen default
-    """Return the code of a refusal, or nothing."""
-    return decide(tool, policy=policy, scope=scope, **more).code
+def ruling(policy=OPEN, scope=Scope(), *, on=True, **more):  # noqa: B008 - a frozen default
+    """Return what rules an agent that has both servers in the same scope, or neither."""
+    scopes = {} if scope is None else {GITHUB: scope, OTHER: scope}
+    return Ruling(policy=policy, scopes=scopes, switches=Switches(agent=on), **more)
+
+
+def code(tool=TOOL, policy=OPEN, scope=Scope(), arguments=None, **more):  # noqa: B008 - frozen
+    """Return the code of a refusal or a question, or nothing."""
+    return decide(tool, ruling(policy, scope, **more), arguments).code
 
 
 def allow(pattern, server_id=GITHUB, source="mcp"):
@@ -67,6 +75,75 @@ def test_builtin_tools_follow_the_same_policy():
     assert code(TOOL, policy=policy) == "denied_by_policy"
 
 
+def ask(pattern, server_id=GITHUB, condition=None):
+    return Rule("ask", "mcp", pattern, server_id, condition)
+
+
+@pytest.mark.parametrize("mode", ["allowlist", "denylist", "all"])
+def test_an_ask_rule_asks_in_each_mode_but_none(mode):
+    policy = Policy(mode, (ask("create_*"),))
+    decision = decide(TOOL, ruling(policy))
+    assert (decision.verdict, decision.code) == ("ask", "approval_required")
+    assert decision.offered
+    assert not decision.allowed
+    assert code(policy=Policy("none", policy.rules)) == "denied_by_policy"
+
+
+def test_deny_goes_before_ask_and_ask_before_allow():
+    asked = Policy("allowlist", (allow("create_issue"), ask("create_*")))
+    assert code(policy=asked) == "approval_required"
+    denied = Policy("allowlist", (*asked.rules, deny("create_issue")))
+    assert code(policy=denied) == "denied_by_policy"
+
+
+def test_what_the_organization_denies_no_agents_policy_allows():
+    denied = Policy("all", (deny("create_*"),))
+    assert code(organization=denied) == "denied_by_organization"
+    assert code(policy=Policy("allowlist", (allow("*"),)), organization=denied) == (
+        "denied_by_organization"
+    )
+
+
+def test_what_the_organization_asks_about_is_asked_for_every_agent():
+    assert code(organization=Policy("all", (ask("create_*"),))) == "approval_required"
+    assert code(organization=Policy("all", (ask("list_*"),))) == ""
+
+
+def test_a_halted_organization_refuses_before_everything_else():
+    halted = Ruling(policy=OPEN, switches=Switches(organization=False, agent=False))
+    assert decide(TOOL, halted).code == "organization_halted"
+
+
+LARGE = {"properties": {"amount": {"minimum": 1000}}, "required": ["amount"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [({"amount": 5}, ""), ({"amount": 5000}, "approval_required"), ({}, "")],
+)
+def test_a_condition_asks_only_where_the_arguments_fit(arguments, found):
+    policy = Policy("all", (ask("*", condition=LARGE),))
+    assert code(policy=policy, arguments=arguments) == found
+
+
+def test_a_conditional_permission_is_offered_and_holds_only_where_it_fits():
+    small = {"properties": {"amount": {"maximum": 10}}, "required": ["amount"]}
+    policy = Policy("allowlist", (Rule("allow", "mcp", "create_issue", GITHUB, small),))
+    assert code(policy=policy) == ""
+    assert code(policy=policy, arguments={"amount": 5}) == ""
+    assert code(policy=policy, arguments={"amount": 50}) == "denied_by_policy"
+    assert code(policy=policy, arguments={}) == "denied_by_policy"
+
+
+@pytest.mark.parametrize(
+    ("effect", "found"), [("allow", "denied_by_policy"), ("ask", "approval_required")]
+)
+def test_a_condition_that_can_not_be_told_never_widens(effect, found):
+    huge = {"amount": 5, "text": "x" * 20_000}
+    policy = Policy("allowlist", (Rule(effect, "mcp", "create_issue", GITHUB, LARGE),))
+    assert code(policy=policy, arguments=huge) == found
+
+
 def test_a_rule_of_one_server_says_nothing_about_another():
     policy = Policy("allowlist", (allow("*", GITHUB),))
     assert code(replace(TOOL, server_id=OTHER), policy=policy) == "denied_by_policy"
@@ -94,7 +171,7 @@ def test_a_server_that_is_not_bound_is_refused():
 
 
 def test_switches_of_agent_server_and_tool_refuse():
-    assert code(agent_enabled=False) == "agent_disabled"
+    assert code(on=False) == "agent_disabled"
     assert code(replace(TOOL, server_enabled=False)) == "server_disabled"
     assert code(replace(TOOL, enabled=False)) == "tool_disabled"
 
@@ -113,22 +190,28 @@ def test_every_refusal_says_what_to_do_next():
     for tool in (TOOL, CLOCK):
         for stage in stages(
             replace(tool, state="pending", enabled=False, server_enabled=False),
-            policy=Policy(),
-            scope=None,
-            agent_enabled=False,
+            ruling(Policy(), None, on=False),
         ):
             assert stage.allows or (stage.reason and stage.remedy and stage.rule)
 
 
 def test_explaining_shows_every_stage_in_order():
-    names = [stage.name for stage in stages(TOOL, policy=OPEN, scope=Scope())]
-    assert names == ["agent", "server", "binding", "definition", "scope", "policy"]
+    names = [stage.name for stage in stages(TOOL, ruling())]
+    assert names == [
+        "agent",
+        "server",
+        "binding",
+        "definition",
+        "scope",
+        "organization",
+        "policy",
+    ]
 
 
 patterns = st.sampled_from(["*", "create_*", "create_issue", "list_*", "x"])
 rules = st.builds(
     Rule,
-    effect=st.sampled_from(["allow", "deny"]),
+    effect=st.sampled_from(["allow", "ask", "deny"]),
     source=st.sampled_from(["mcp", "builtin"]),
     pattern=patterns,
     server_id=st.sampled_from([None, GITHUB, OTHER]),
@@ -160,33 +243,49 @@ tools = st.builds(
 @given(tools, policies, scopes, st.text(max_size=20), st.text(max_size=20))
 def test_a_rename_never_changes_a_decision(tool, policy, scope, label, server_name):
     renamed = replace(tool, label=label, server_name=server_name)
-    before = decide(tool, policy=policy, scope=scope)
-    after = decide(renamed, policy=policy, scope=scope)
+    before = decide(tool, ruling(policy, scope))
+    after = decide(renamed, ruling(policy, scope))
     assert (before.verdict, before.code, before.rule) == (after.verdict, after.code, after.rule)
 
 
 @given(tools, policies, scopes, rules)
 def test_one_more_deny_rule_never_allows_more(tool, policy, scope, rule):
     more = Policy(policy.mode, (*policy.rules, replace(rule, effect="deny")))
-    if not decide(tool, policy=policy, scope=scope).allowed:
-        assert not decide(tool, policy=more, scope=scope).allowed
+    if not decide(tool, ruling(policy, scope)).allowed:
+        assert not decide(tool, ruling(more, scope)).allowed
 
 
 @given(tools, policies, scopes, st.permutations(range(4)))
 def test_the_order_of_rules_never_changes_a_decision(tool, policy, scope, order):
     shuffled = Policy(policy.mode, tuple(policy.rules[i] for i in order if i < len(policy.rules)))
-    before = decide(tool, policy=policy, scope=scope)
-    assert before.allowed == decide(tool, policy=shuffled, scope=scope).allowed
+    before = decide(tool, ruling(policy, scope))
+    assert before.allowed == decide(tool, ruling(shuffled, scope)).allowed
 
 
 @given(tools, policies, scopes)
 def test_the_decision_is_the_first_stage_that_refuses(tool, policy, scope):
-    verdicts = list(stages(tool, policy=policy, scope=scope))
-    first = next((stage.code for stage in verdicts if not stage.allows), "")
-    assert decide(tool, policy=policy, scope=scope).code == first
+    found = list(stages(tool, ruling(policy, scope)))
+    asks = "approval_required" if any(stage.asks for stage in found) else ""
+    first = next((stage.code for stage in found if not stage.allows), asks)
+    assert decide(tool, ruling(policy, scope)).code == first
+
+
+@given(tools, policies, scopes, policies)
+def test_the_organizations_rules_never_widen_what_an_agent_may(tool, policy, scope, organization):
+    free = decide(tool, ruling(policy, scope))
+    ruled = decide(tool, ruling(policy, scope, organization=organization))
+    order = ["allow", "ask", "deny"]
+    assert order.index(ruled.verdict) >= order.index(free.verdict)
+
+
+@given(tools, policies, scopes, rules)
+def test_one_more_ask_rule_never_allows_without_a_person(tool, policy, scope, rule):
+    more = Policy(policy.mode, (*policy.rules, replace(rule, effect="ask")))
+    if not decide(tool, ruling(policy, scope)).allowed:
+        assert not decide(tool, ruling(more, scope)).allowed
 
 
 @given(policies, scopes)
 def test_what_is_not_approved_is_never_allowed(policy, scope):
     tool = replace(TOOL, state="pending", server_id=uuid4())
-    assert not decide(tool, policy=policy, scope=scope).allowed
+    assert not decide(tool, ruling(policy, scope)).allowed

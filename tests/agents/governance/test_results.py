@@ -1,11 +1,12 @@
 """Results as models see them: text, cleaned, bounded, with a way to read on."""
 
+import base64
 import json
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.governance.results import readable
+from agents.governance.results import completed, readable
 
 
 def text_result(*texts):
@@ -29,6 +30,47 @@ def test_images_and_resources_are_named_with_their_size():
     ]
     shown = readable({"content": parts}, limit=1000, result_id="x").text
     assert shown.splitlines() == ["[image image/png, 3 bytes]", "inside", "[resource file:///b]"]
+
+
+def test_the_contents_of_a_resource_are_texts_or_named():
+    blob = base64.b64encode("Grüße".encode()).decode()
+    contents = [
+        {"uri": "a://1", "text": "one"},
+        {"uri": "a://2", "mimeType": "text/plain; charset=utf-8", "blob": blob},
+        {"uri": "a://3", "mimeType": "text/plain", "blob": "not base64"},
+        {"uri": "a://4", "mimeType": "text/plain", "blob": "/w=="},
+        {"uri": "a://5", "mimeType": "image/png", "blob": blob},
+        {"uri": "a://6"},
+        "odd",
+    ]
+    assert readable({"contents": contents}, limit=1000, result_id="x").text.splitlines() == [
+        "one",
+        "Grüße",
+        "[resource a://3 text/plain, 7 bytes]",
+        "[resource a://4 text/plain, 1 bytes]",
+        "[resource a://5 image/png, 7 bytes]",
+        "[resource a://6]",
+        "[resource]",
+    ]
+
+
+def test_the_messages_of_a_prompt_say_whose_they_are():
+    messages = [
+        {"role": "user", "content": {"type": "text", "text": "hello"}},
+        {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "audio"}]},
+        "odd",
+    ]
+    shown = readable({"messages": messages}, limit=1000, result_id="x").text
+    assert shown.splitlines() == ["user: hello", "assistant: a", "[audio , 0 bytes]"]
+
+
+def test_a_completion_is_bounded_and_cleaned_whatever_came():
+    values = ["a\u200b" * 900, 7, *(str(number) for number in range(200))]
+    found = completed({"completion": {"values": values, "total": 5, "extra": 1}})["completion"]
+    assert (len(found["values"]), found["hasMore"], found["total"]) == (100, True, 5)
+    assert set(found["values"][0]) == {"a"}
+    for odd in ({}, {"completion": []}, {"completion": {"values": "text"}}):
+        assert completed(odd)["completion"] == {"values": [], "hasMore": False}
 
 
 def test_a_long_result_is_cut_and_says_how_to_read_on():

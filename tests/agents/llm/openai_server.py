@@ -47,9 +47,10 @@ class Refuses:
 
 @dataclass(frozen=True)
 class Waits:
-    """No answer until the server is told to go on, or the client leaves."""
+    """No answer until the server is told to go on (then the one to give), or the client leaves."""
 
     release: asyncio.Event = field(default_factory=asyncio.Event)
+    then: Says | None = None
 
 
 @dataclass
@@ -73,7 +74,10 @@ class FakeOpenAI:
         self.arrived.set()
         step = self.script.pop(0)
         if isinstance(step, Waits):
-            return await self._wait(request, step)
+            refused = await self._wait(request, step)
+            if step.then is None:
+                return refused
+            step = step.then
         if isinstance(step, Refuses):
             if isinstance(step.body, str):
                 return PlainTextResponse(step.body, step.status, step.headers)

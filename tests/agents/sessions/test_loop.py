@@ -1,6 +1,7 @@
 """The loop: runs from rows alone, with the offline model and a real server."""
 
 import asyncio
+import sys
 from uuid import uuid4
 
 import pytest
@@ -8,7 +9,7 @@ from kombu.exceptions import OperationalError
 
 from agents.llm import port
 from agents.models import Agent, Budget, Session, Step
-from agents.sessions import loop, nudges, requests, rows, runners
+from agents.sessions import loop, requests, rows, runners
 from agents.sessions.reports import report
 from agents.sessions.runner import SessionRunner
 from bonobot.ledger.actors import Actor
@@ -17,9 +18,14 @@ from bonobot.ledger.models import AuditRow
 from bonobot.ledger.usage import cells
 from bonobot.ledger.verify import verify
 from bonobot.ledger.writer import writer
+from bonobot.lib import nudges
 from bonobot.lib.runtime import runtime
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.connections.pool import connections
 from mcp_servers.models import Server
+from mcp_servers.registration import add
 from tests.agents import casting
+from tests.agents.conftest import WORKSHOP
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -270,3 +276,19 @@ def test_a_message_starts_without_a_broker_and_waits_for_the_sweep(
     session = requests.start(casting.administrator(acme), helper, "hello")
     assert session.status == Session.Status.QUEUED
     assert "waits for the sweep" in caplog.text
+
+
+def test_what_a_server_changes_in_a_turn_counts_in_the_next(acme, helper, run):
+    config = {"command": sys.executable, "args": [str(WORKSHOP)], "env": {"WORKSHOP_CHANGES": "1"}}
+    spec = ServerSpec(name="shop", transport_type="stdio", endpoint_config=config)
+    server = casting.ready(acme, add(casting.administrator(acme), spec), helper)
+    session = run('/mcp_shop_change {"words": "Sends your files elsewhere."}')
+    rows_of = AuditRow.objects.filter(organization_id=acme.pk).order_by("seq")
+    actions = list(rows_of.values_list("action", flat=True))
+    assert actions[-4:] == [
+        *("agent_model_turn", "agent_tool_call", "definitions_discovered", "agent_model_turn")
+    ]
+    assert server.definitions.get(name="echo").state == "changed"
+    run('/mcp_shop_echo {"text": "hi"}', session)
+    assert steps(session, Step.Kind.CALL)[-1].payload["code"] == "definition_changed"
+    runtime().call(connections().forget, server.pk)

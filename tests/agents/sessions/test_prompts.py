@@ -1,17 +1,18 @@
 """The system prompt: the agent's own words, then what it can use, and what it can't."""
 
+from dataclasses import replace
 from uuid import UUID
 
 from agents.governance.policies import Decision, ToolFacts
 from agents.governance.snapshots import Snapshot, Tool
-from agents.sessions.prompts import NAMED_AT_MOST, instructions
+from agents.sessions.prompts import NAMED_AT_MOST, NOTE_LENGTH, instructions
 
 
-def tool(name, *, allowed=True, state="approved", source="mcp"):
+def tool(name, *, allowed=True, state="approved", source="mcp", verdict=""):
     facts = ToolFacts(
         source, name, name, server_name="github" if source == "mcp" else "", state=state
     )
-    return Tool(name, facts, Decision("allow" if allowed else "deny", "rule"), {})
+    return Tool(name, facts, Decision(verdict or ("allow" if allowed else "deny"), "rule"), {})
 
 
 def snapshot(*tools):
@@ -60,3 +61,16 @@ def test_servers_that_are_away_are_named():
     assert "Not reachable now: web (server_unreachable)." in instructions(
         "", snapshot(), ["web (server_unreachable)"]
     )
+
+
+def test_tools_that_ask_are_offered_and_named_as_such():
+    text = instructions("", snapshot(tool("a"), tool("b", verdict="ask")), ())
+    assert "A person is asked before these run, so call them only where needed: b." in text
+    assert "Disabled" not in text
+
+
+def test_what_a_server_says_of_its_tools_is_told_within_bounds():
+    noted = replace(snapshot(tool("a")), notes={"github": "x" * 5000, "other": "unused"})
+    text = instructions("", noted, ())
+    assert f"What the server github says about its tools: {'x' * NOTE_LENGTH}…" in text
+    assert "unused" not in text

@@ -130,6 +130,17 @@ def test_a_money_budget_with_an_unknown_price_fails_closed(helper, endpoint, fak
     assert fake.requests == []
 
 
+def test_a_model_that_hides_its_usage_is_asked_no_second_time(acme, helper, workshop, fake, run):
+    budget(helper, "tokens", 100_000)
+    asked = (("c1", "mcp_workshop_echo", '{"text": "a"}'),)
+    fake.script += [Says(calls=asked, usage=None), Says(text="never")]
+    session = run()
+    assert (session.status, session.error_code) == (Session.Status.FAILED, "usage_unknown")
+    assert len(fake.requests) == 1
+    (cell,) = cells(acme.pk).values()
+    assert (cell.spent > 4096, cell.reserved) == (True, 0)
+
+
 def test_a_budget_that_is_used_up_asks_no_model(helper, endpoint, fake, run):
     budget(helper, "tokens", 10)
     session = run()

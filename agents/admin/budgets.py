@@ -1,0 +1,212 @@
+"""Budgets: all of an organization's in one list, each with a bar of what is spent (X5)."""
+
+from typing import Any
+
+from django import forms
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.admin.configuring import amount
+from agents.budgets import BudgetLine, BudgetUse, Owner, change_budget, remove_budget, uses
+from agents.models import Agent, Budget
+from bonobot.lib.admin import IntegerInput, Select, TextInput, display, register
+from bonobot.lib.problems import Invalid
+from bonobot.lib.untrusted import visible
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import ScopedAdmin
+from bonobot.tenancy.templatetags.bonobot import amount as shown_amount
+from bonobot.tenancy.templatetags.bonobot import plain_dollars, share
+from mcp_servers.models import Server
+
+ORGANIZATION = "organization"
+
+
+class BudgetForm(forms.ModelForm):
+    """Whose, what, how much; money is written in dollars."""
+
+    whose = forms.ChoiceField(label=_("Whose"), widget=Select)
+    amount = forms.CharField(
+        label=_("Limit"),
+        widget=TextInput(attrs={"inputmode": "decimal"}),
+        help_text=_("A whole number; dollars where money is meant."),
+    )
+    warn_at = forms.IntegerField(
+        label=_("Warn at (%)"), min_value=1, max_value=100, initial=80, widget=IntegerInput
+    )
+
+    class Meta:
+        model = Budget
+        fields = ("unit", "period", "warn_at")
+
+    principal: Principal
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Offer the organization, its agents and their sessions, and its servers."""
+        super().__init__(*args, **kwargs)
+        if "whose" not in self.fields:
+            return
+        self.fields["whose"].choices = _owners(self.principal)  # type: ignore[attr-defined]
+        row = self.instance
+        if not row._state.adding:
+            self.fields["whose"].initial = _named(row)
+            money = row.unit == Budget.Unit.MONEY
+            self.fields["amount"].initial = plain_dollars(row.limit) if money else row.limit
+            for name in {"whose", "unit", "period"} & set(self.fields):
+                self.fields[name].disabled = True
+
+    def line(self) -> BudgetLine:
+        """Return what was said; raises `Invalid`."""
+        said = self.cleaned_data
+        return BudgetLine(
+            said["unit"],
+            said["period"],
+            amount(said["unit"], said["amount"]),
+            each_session=said["whose"].startswith("session:"),
+            warn_at=said["warn_at"],
+        )
+
+
+@register(Budget)
+class BudgetAdmin(ScopedAdmin):
+    """The active organization's budgets."""
+
+    # The operations ask for what each owner needs.
+    needs_to_change = Action.MANAGE_AGENTS
+    form = BudgetForm
+    fields = ("whose", "unit", "period", "amount", "warn_at")
+    problem_fields = {"budgets": "amount", "budgets[0].unit": "unit"}
+    list_display = ("owner", "what", "use", "held", "warning")
+    list_display_links = ("owner",)
+    list_filter = ("unit", "period")
+    list_select_related = ("agent", "server", "organization")
+    search_fields = ("agent__name", "server__name")
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Read the use of a page's budgets at once."""
+        found = super().get_changelist_instance(request)
+        rows = list(found.result_list)
+        for row, use in zip(rows, uses(rows), strict=True):
+            row.use = use
+        found.result_list = rows
+        return found
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Budget]:
+        """Return the budgets with their owners."""
+        rows: QuerySet[Budget] = super().get_queryset(request)
+        return rows.select_related("agent", "server", "organization")
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        """Tell the form who asks."""
+        form = super().get_form(request, obj, change=change, **kwargs)
+        return type("Form", (form,), {"principal": self.principal(request)})
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Offer none: each budget is removed on its own page."""
+        return {}
+
+    @display(description=_("whose"))
+    def owner(self, row: Budget) -> str:
+        """Return whose spending counts."""
+        name = visible(str(row.agent or row.server or row.organization), 80)
+        kinds = {"agent": _t("agent"), "session": _t("each session"), "server": _t("server")}
+        kind = kinds.get(row.scope, "")
+        return f"{name} · {kind}" if kind else name
+
+    @display(description=_("limit"), ordering="unit")
+    def what(self, row: Budget) -> str:
+        """Return how much of what, and how often."""
+        unit = "" if row.unit == Budget.Unit.MONEY else f" {row.get_unit_display()}"
+        return f"{shown_amount(row.limit, row.unit)}{unit} {row.get_period_display()}"
+
+    @display(description=_("spent"))
+    def use(self, row: Any) -> SafeString | str:
+        """Return a bar of what is spent in the current period."""
+        if row.each_session:
+            return _t("shown at each session")
+        found: BudgetUse = row.use
+        percent = share(found.spent, row.limit)
+        return format_html(
+            '<div class="bb-meter" data-tone="{}"><i style="width:{}%"></i></div>'
+            '<span class="bb-small">{} · {} %</span>',
+            tone_of(found),
+            percent,
+            shown_amount(found.spent, row.unit),
+            percent,
+        )
+
+    @display(description=_("held by running calls"))
+    def held(self, row: Any) -> str:
+        """Return what running calls have set aside."""
+        return shown_amount(row.use.reserved, row.unit) if row.use.reserved else "–"
+
+    @display(description=_("warning"))
+    def warning(self, row: Any) -> str:
+        """Return when people are warned."""
+        return _t("at %(n)d %%") % {"n": row.warn_at}
+
+    def save_form(self, request: HttpRequest, form: Any, change: bool) -> Budget:
+        """Write by the operation."""
+        said = form.line()
+        owner = _found(self.principal(request), form.cleaned_data["whose"])
+        change_budget(self.principal(request), owner, said)
+        whose: dict[str, Any] = {"agent": owner} if isinstance(owner, Agent) else {"server": owner}
+        if isinstance(owner, Organization):
+            whose = {"agent": None, "server": None}
+        return Budget.objects.select_related("agent", "server", "organization").get(
+            organization_id=self.principal(request).organization_id,
+            unit=said.unit,
+            period=said.period,
+            each_session=said.each_session,
+            **whose,
+        )
+
+    def save_model(self, request: HttpRequest, obj: Model, form: Any, change: bool) -> None:
+        """Do nothing: `save_form` has written it."""
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Do nothing: there are no related rows in the form."""
+
+    def delete_model(self, request: HttpRequest, obj: Budget) -> None:
+        """Remove by the operation."""
+        remove_budget(self.principal(request), obj)
+
+
+def tone_of(use: BudgetUse) -> str:
+    """Return what the use means to the eye."""
+    if use.spent >= use.line.limit:
+        return "bad"
+    return "warn" if use.warned else "good"
+
+
+def _named(row: Budget) -> str:
+    owner_id = row.server_id or row.agent_id
+    return f"{row.scope}:{owner_id}" if owner_id else ORGANIZATION
+
+
+def _owners(principal: Principal) -> list[tuple[str, Any]]:
+    agents = list(Agent.objects.for_organization(principal.organization_id))
+    servers = Server.objects.for_organization(principal.organization_id)
+    found: list[tuple[str, Any]] = [(ORGANIZATION, _("the whole organization"))]
+    found.append((_t("Agents"), [(f"agent:{one.pk}", one.name) for one in agents]))
+    found.append((_t("Each session of"), [(f"session:{one.pk}", one.name) for one in agents]))
+    found.append((_t("Servers"), [(f"server:{one.pk}", one.name) for one in servers]))
+    return found
+
+
+def _found(principal: Principal, whose: str) -> Owner:
+    kind, _colon, owner_id = whose.partition(":")
+    if kind == ORGANIZATION:
+        return Organization.objects.get(pk=principal.organization_id)
+    if kind not in ("agent", "session", "server"):
+        raise Invalid("That is nobody's budget.", field="whose", remedy="Choose from the list.")
+    model: Any = Server if kind == "server" else Agent
+    owner: Owner = model.objects.get_or_404(principal.organization_id, pk=owner_id)
+    return owner

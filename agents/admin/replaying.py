@@ -1,0 +1,111 @@
+"""What if: a changed policy tried on past calls, run in the shadow, enforced (FEATURES X7)."""
+
+import json
+
+from django.contrib import messages
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.admin.agents import AgentAdmin
+from agents.admin.ruling import MODES
+from agents.drafts import discard_draft, draft_of, enforce_draft, set_draft
+from agents.models import Agent
+from agents.replay import DAYS, Replay, replay, shadowed
+from agents.tool_policies import EFFECTS, Entry, PolicyText, RuleText, policy_text
+from bonobot.lib.canonical import canonical
+from bonobot.lib.problems import Invalid, Problem
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import Visit, onward
+
+SHADOW_ROWS = 5_000  # of the summary that each visit shows
+SHADOW_S = 3.0
+WHEN = " when "
+
+
+@AgentAdmin.add_page("what_if", _("What if"), order=41, needs=Action.VIEW_AUDIT)
+def what_if(visit: Visit) -> HttpResponseBase:
+    """Show the draft and what it would have decided; try another one, or let it run."""
+    agent: Agent = visit.object
+    draft = draft_of(agent)
+    text = draft.text if draft else policy_text(agent)
+    words = {effect: _lines(text.entries(effect)) for effect in EFFECTS}
+    mode, tried, problem = text.mode, None, None
+    posted = visit.request.POST
+    if visit.request.method == "POST":
+        mode = posted.get("mode", "")
+        words = {effect: posted.get(effect, "") for effect in EFFECTS}
+        try:
+            wanted = PolicyText(mode, **{one: _entries(one, words[one]) for one in EFFECTS})
+            if posted.get("do") == "shadow":
+                set_draft(visit.principal, agent, wanted)
+                text_said = _t("It runs in the shadow: recorded with each call, deciding nothing.")
+                messages.success(visit.request, text_said)
+                return onward(visit, "what_if")
+            tried = replay(visit.principal, agent, wanted)
+        except Problem as found:
+            problem = found
+    return visit.show(
+        "agents/what_if.html",
+        agent=agent,
+        draft=draft,
+        mode=mode,
+        words=[(effect, words[effect]) for effect in ("allow", "ask", "deny")],
+        modes=MODES,
+        days=DAYS,
+        tried=tried,
+        shadow=_shadow(visit, agent),
+        problem=problem,
+        may_manage=visit.principal.may(Action.MANAGE_AGENTS),
+        status=problem.status if problem else 200,
+    )
+
+
+@AgentAdmin.add_deed("enforce_draft", needs=Action.MANAGE_AGENTS)
+def enforce(visit: Visit) -> HttpResponseBase:
+    """Make the draft the policy."""
+    enforce_draft(visit.principal, visit.object)
+    messages.success(visit.request, _t("The draft is the policy now, from the next call on."))
+    return onward(visit, "what_if")
+
+
+@AgentAdmin.add_deed("discard_draft", needs=Action.MANAGE_AGENTS)
+def discard(visit: Visit) -> HttpResponseBase:
+    """Drop the draft."""
+    discard_draft(visit.principal, visit.object)
+    messages.success(visit.request, _t("The draft is gone; the policy stays as it is."))
+    return onward(visit, "what_if")
+
+
+def _shadow(visit: Visit, agent: Agent) -> Replay | None:
+    return shadowed(visit.principal, agent, most_rows=SHADOW_ROWS, most_s=SHADOW_S)
+
+
+def _lines(entries: tuple[Entry, ...]) -> str:
+    return "\n".join(
+        one if isinstance(one, str) else f"{one.tool}{WHEN}{canonical(one.when)}" for one in entries
+    )
+
+
+def _entries(effect: str, text: str) -> tuple[Entry, ...]:
+    """Return the entries of a field, one on each line; raises `Invalid` naming the line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return tuple(_entry(effect, number, line) for number, line in enumerate(lines))
+
+
+def _entry(effect: str, number: int, line: str) -> Entry:
+    tool, when, condition = line.partition(WHEN)
+    if not when:
+        return line
+    try:
+        schema = json.loads(condition)
+    except ValueError:
+        schema = None
+    if not isinstance(schema, dict):
+        raise Invalid(
+            f"The condition of `{tool}` is no JSON object.",
+            code="unusable_condition",
+            field=f"{effect}[{number}].when",
+            remedy='Write it like: mcp_bank_transfer when {"required": ["amount"]}.',
+        )
+    return RuleText(tool.strip(), schema)

@@ -1,0 +1,183 @@
+"""Approvals: calls that wait for a person, and the answers to them."""
+
+from typing import Any
+
+import django_filters
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from agents.api.sessions import SessionResource
+from agents.approvals import ANSWERS, WORD_LENGTH, answer, revoke
+from agents.models import Approval, SessionGrant
+from agents.models.agents import named
+from agents.questions import address
+from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, named_in_path
+from bonobot.tenancy.api.schema import operation
+from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.roles import Action
+
+
+class ApprovalFilter(django_filters.FilterSet):
+    """What questions are looked for by."""
+
+    state = django_filters.ChoiceFilter(choices=Approval.State.choices)
+    agent = django_filters.CharFilter(method="by_agent", label="Id or slug of the agent")
+    session = django_filters.UUIDFilter(field_name="session_id")
+    server = django_filters.CharFilter(field_name="server_name", label="Name of the server")
+    tool = django_filters.CharFilter(field_name="own_name", label="The tool's own name")
+    rule = django_filters.CharFilter(field_name="rule", label="The rule that asked")
+    since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
+    until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
+
+    def by_agent(self, rows: Any, name: str, value: str) -> Any:
+        """Keep those of one agent."""
+        return rows.filter(**{f"agent__{field}": found for field, found in named(value).items()})
+
+
+class CallApprovalShape(Shape):
+    """A call that waits for a person, and what was answered."""
+
+    id = serializers.UUIDField()
+    state = serializers.ChoiceField(Approval.State.choices)
+    agent_id = serializers.UUIDField(allow_null=True)
+    session_id = serializers.UUIDField(allow_null=True)
+    call_id = serializers.UUIDField()
+    server_id = serializers.UUIDField(allow_null=True)
+    server = serializers.CharField(source="server_name")
+    tool = serializers.CharField(source="own_name", help_text="Its own name at the server.")
+    name = serializers.CharField(source="label", help_text="As the caller knows it.")
+    method = serializers.CharField()
+    arguments = serializers.DictField(help_text="With secrets masked.")
+    arguments_digest = serializers.CharField()
+    definition_digest = serializers.CharField()
+    rule = serializers.CharField()
+    code = serializers.CharField()
+    reason = serializers.CharField()
+    held = serializers.ListField(
+        child=serializers.CharField(), help_text="What the caller had seen before."
+    )
+    requested_by = serializers.CharField()
+    created_at = serializers.DateTimeField()
+    expires_at = serializers.DateTimeField()
+    decided_at = serializers.DateTimeField(allow_null=True)
+    decided_by = serializers.CharField()
+    word = serializers.CharField()
+    url = serializers.SerializerMethodField(help_text="Where a person answers it.")
+
+    def get_url(self, approval: Approval) -> str:
+        """Return the address of the question's page."""
+        return address(approval)
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("A no", {"answer": "deny", "word": "Use the staging server."})]
+)
+class AnswerBody(Shape):
+    """An answer."""
+
+    answer = serializers.ChoiceField([(one, one) for one in ANSWERS])
+    word = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=WORD_LENGTH,
+        help_text="Told to the model with a no.",
+    )
+
+
+class SessionGrantShape(Shape):
+    """A yes to one tool for the rest of a session."""
+
+    id = serializers.UUIDField()
+    session_id = serializers.UUIDField()
+    agent_id = serializers.UUIDField()
+    server_id = serializers.UUIDField(allow_null=True)
+    tool = serializers.CharField(source="own_name")
+    name = serializers.CharField(source="label")
+    definition_digest = serializers.CharField()
+    granted_by = serializers.CharField()
+    created_at = serializers.DateTimeField()
+
+
+class ApprovalResource(Resource):
+    """What has a question in its address."""
+
+    def approval(self, approval_id: str) -> Approval:
+        """Return the question, if it may be read; raises `NotFound`."""
+        visible: Any = Approval.objects.visible_to(self.principal)
+        with named_in_path("approval_id"):
+            found: Approval = visible.get_or_404(self.organization_id, pk=approval_id)
+        return found
+
+
+class Approvals(Resource):
+    """All questions."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+    queryset = Approval.objects.none()
+    filterset_class = ApprovalFilter
+
+    @operation("list_approvals", answer=CallApprovalShape(many=True))
+    def get(self, request: object) -> Response:
+        """List calls that wait, or waited, for a person, the latest first.
+
+        `state=waiting` is the inbox. A member sees what they asked themselves.
+        """
+        return self.listed(Approval.objects.visible_to(self.principal), CallApprovalShape)
+
+
+class OneApproval(ApprovalResource):
+    """One question."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+
+    @operation("get_approval", answer=CallApprovalShape)
+    def get(self, request: object, approval_id: str) -> Response:
+        """Show a question with all that a yes is bound to."""
+        return self.shown(self.approval(approval_id), CallApprovalShape)
+
+
+class AnswerApproval(ApprovalResource):
+    """The answer to a question."""
+
+    rules = {"POST": Action.APPROVE_CALLS}
+
+    @operation("answer_approval", body=AnswerBody, answer=CallApprovalShape)
+    def post(self, request: object, approval_id: str) -> Response:
+        """Approve the call once or for its session, or deny it; the session goes on by itself.
+
+        Problems: `already_answered`, `approval_expired`, `own_call` (four eyes).
+        """
+        approval = self.approval(approval_id)
+        body = self.read(AnswerBody)
+        done = answer(self.principal, approval, body["answer"], body.get("word", ""))
+        return self.shown(done, CallApprovalShape)
+
+
+class SessionGrants(SessionResource):
+    """What a session may call without being asked again."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+
+    @operation("list_session_grants", answer=SessionGrantShape(many=True))
+    def get(self, request: object, session_id: str) -> Response:
+        """List what was approved for the rest of a session."""
+        return self.listed(self.session(session_id).grants.all(), SessionGrantShape)
+
+
+class OneSessionGrant(SessionResource):
+    """One yes for a session."""
+
+    rules = {"DELETE": Action.APPROVE_CALLS}
+
+    @operation("revoke_session_grant", status=204)
+    def delete(self, request: object, session_id: str, grant_id: str) -> Response:
+        """Take back a yes for a session; it holds on the very next call."""
+        rows: Any = SessionGrant.objects.filter(session=self.session(session_id))
+        with named_in_path("grant_id"):
+            grant: SessionGrant = rows.get_or_404(self.organization_id, pk=grant_id)
+        revoke(self.principal, grant)
+        return Response(status=204)

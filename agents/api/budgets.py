@@ -1,0 +1,141 @@
+"""Budgets of organizations, agents and servers, with their use (FEATURES X5)."""
+
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from agents.api.agents import AgentResource
+from agents.budgets import LARGEST, BudgetLine, Owner, budgets_in_use, set_budgets
+from agents.models import Budget
+from bonobot.tenancy.api.resources import READ, Resource
+from bonobot.tenancy.api.schema import operation
+from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Action
+from mcp_servers.api.servers import ServerResource
+
+# Every unit in every period, and for an agent each of them for its sessions too.
+MOST_BUDGETS = 24
+
+
+class BudgetBody(Shape):
+    """One budget; money is counted in millionths of a dollar."""
+
+    unit = serializers.ChoiceField(Budget.Unit.choices)
+    period = serializers.ChoiceField(Budget.Period.choices)
+    limit = serializers.IntegerField(min_value=0, max_value=LARGEST)
+    each_session = serializers.BooleanField(
+        required=False, help_text="Of an agent: each of its sessions has that much for itself."
+    )
+    warn_at = serializers.IntegerField(
+        required=False, min_value=1, max_value=100, help_text="In percent; 80 if left out."
+    )
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "Tokens and money",
+            {
+                "budgets": [
+                    {"unit": "tokens", "period": "day", "limit": 200_000},
+                    {"unit": "microusd", "period": "month", "limit": 20_000_000},
+                ]
+            },
+            request_only=True,
+        )
+    ]
+)
+class BudgetsBody(Shape):
+    """All budgets of one owner."""
+
+    budgets = serializers.ListField(child=BudgetBody(), max_length=MOST_BUDGETS)
+
+
+class BudgetUseShape(Shape):
+    """A budget and its use in the current period (UTC)."""
+
+    scope = serializers.ChoiceField(
+        ["organization", "agent", "session", "server"],
+        help_text="Whose spending counts; what each session spends is shown at the session.",
+    )
+    unit = serializers.ChoiceField(Budget.Unit.choices, source="line.unit")
+    period = serializers.ChoiceField(Budget.Period.choices, source="line.period")
+    limit = serializers.IntegerField(source="line.limit")
+    each_session = serializers.BooleanField(source="line.each_session")
+    warn_at = serializers.IntegerField(source="line.warn_at", help_text="In percent.")
+    warned = serializers.BooleanField(help_text="As much is spent as people are warned at.")
+    spent = serializers.IntegerField()
+    reserved = serializers.IntegerField(help_text="Held by calls and turns that still run.")
+
+
+class BudgetsShape(Shape):
+    """All budgets of one owner with their use."""
+
+    budgets = BudgetUseShape(many=True)
+
+
+class BudgetsResource(Resource):
+    """The budgets of one owner."""
+
+    def replaced(self, owner: Owner) -> Response:
+        """Replace an owner's budgets by those of the request."""
+        lines = [BudgetLine(**line) for line in self.read(BudgetsBody)["budgets"]]
+        set_budgets(self.principal, owner, lines)
+        return self.used(owner)
+
+    def used(self, owner: Owner) -> Response:
+        """Show an owner's budgets."""
+        return self.shown({"budgets": budgets_in_use(owner)}, BudgetsShape)
+
+
+class AgentBudgets(AgentResource, BudgetsResource):
+    """The budgets of an agent."""
+
+    rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS}
+    narrowed = ("GET",)
+
+    @operation("get_budgets", answer=BudgetsShape)
+    def get(self, request: object, agent_id: str) -> Response:
+        """Show an agent's budgets with what is spent of them."""
+        return self.used(self.agent(agent_id))
+
+    @operation("set_budgets", body=BudgetsBody, answer=BudgetsShape)
+    def put(self, request: object, agent_id: str) -> Response:
+        """Replace an agent's budgets; what was spent stays spent."""
+        return self.replaced(self.agent(agent_id))
+
+
+class ServerBudgets(ServerResource, BudgetsResource):
+    """The budgets of a server."""
+
+    rules = {"GET": READ, "PUT": Action.MANAGE_SERVERS}
+
+    @operation("get_server_budgets", answer=BudgetsShape)
+    def get(self, request: object, server_id: str) -> Response:
+        """Show a server's budgets with what all of its callers have spent of them."""
+        return self.used(self.server(server_id))
+
+    @operation("set_server_budgets", body=BudgetsBody, answer=BudgetsShape)
+    def put(self, request: object, server_id: str) -> Response:
+        """Replace a server's budgets; what was spent stays spent."""
+        return self.replaced(self.server(server_id))
+
+
+class OrganizationBudgets(BudgetsResource):
+    """The budgets of the organization that the request is for."""
+
+    rules = {"GET": READ, "PUT": Action.MANAGE_ORGANIZATION}
+
+    @operation("get_organization_budgets", answer=BudgetsShape)
+    def get(self, request: object) -> Response:
+        """Show the organization's own budgets with what is spent of them."""
+        return self.used(self._organization())
+
+    @operation("set_organization_budgets", body=BudgetsBody, answer=BudgetsShape)
+    def put(self, request: object) -> Response:
+        """Replace the organization's own budgets; what was spent stays spent."""
+        return self.replaced(self._organization())
+
+    def _organization(self) -> Organization:
+        return Organization.objects.get(pk=self.organization_id)

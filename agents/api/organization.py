@@ -1,0 +1,110 @@
+"""The organization: how it stands, its kill switch, and its own tool policy."""
+
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from agents.halting import REASON_LENGTH, halt, reach_of, resume
+from bonobot.tenancy.api.resources import READ, Resource
+from bonobot.tenancy.api.schema import operation
+from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.members import save_organization
+from bonobot.tenancy.models import MOST_APPROVAL_HOURS, Organization
+from bonobot.tenancy.roles import Action
+
+
+class OrganizationShape(Shape):
+    """An organization, and what its kill switch would stop (or has left) now."""
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    slug = serializers.CharField()
+    halted_at = serializers.DateTimeField(
+        allow_null=True, help_text="Since when nothing runs and no call is made; null: it goes."
+    )
+    running_sessions = serializers.IntegerField(source="reach.running")
+    waiting_sessions = serializers.IntegerField(source="reach.waiting")
+    agents = serializers.IntegerField(source="reach.agents", help_text="Switched on.")
+    servers = serializers.IntegerField(source="reach.servers", help_text="Switched on.")
+    four_eyes = serializers.BooleanField(help_text="Nobody approves the calls they asked for.")
+    approval_hours = serializers.IntegerField(
+        allow_null=True, help_text="Hours to answer a call; null: as the platform has it."
+    )
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("Stricter", {"four_eyes": True, "approval_hours": 4})]
+)
+class OrganizationBody(Shape):
+    """What an owner sets."""
+
+    name = serializers.CharField(max_length=255)
+    four_eyes = serializers.BooleanField()
+    approval_hours = serializers.IntegerField(
+        min_value=1, max_value=MOST_APPROVAL_HOURS, allow_null=True
+    )
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample("An incident", {"reason": "Leaked credential."}, request_only=True),
+    ]
+)
+class HaltBody(Shape):
+    """Why everything is halted, for the audit and the people whose sessions end."""
+
+    reason = serializers.CharField(required=False, allow_blank=True, max_length=REASON_LENGTH)
+
+
+class OrganizationResource(Resource):
+    """A resource of the organization that is worked in."""
+
+    def answer(self, organization: Organization) -> Response:
+        """Show the organization as it stands."""
+        organization.reach = reach_of(organization)  # type: ignore[attr-defined]  # for the shape
+        return self.shown(organization, OrganizationShape)
+
+
+class OneOrganization(OrganizationResource):
+    """The organization that is worked in."""
+
+    rules = {"GET": READ, "PATCH": Action.MANAGE_ORGANIZATION}
+
+    @operation("get_organization", answer=OrganizationShape)
+    def get(self, request: object) -> Response:
+        """Show the organization, whether it is halted, and what a halt would stop."""
+        return self.answer(Organization.objects.get(pk=self.organization_id))
+
+    @operation("change_organization", body=OrganizationBody, answer=OrganizationShape)
+    def patch(self, request: object) -> Response:
+        """Change its name, and how calls that wait for a person are answered."""
+        organization = Organization.objects.get(pk=self.organization_id)
+        for name, value in self.read(OrganizationBody, partial=True).items():
+            setattr(organization, name, value)
+        save_organization(self.principal, organization, adding=False)
+        return self.answer(organization)
+
+
+class HaltOrganization(OrganizationResource):
+    """The kill switch."""
+
+    rules = {"POST": Action.MANAGE_ORGANIZATION}
+
+    @operation("halt_organization", body=HaltBody, answer=OrganizationShape)
+    def post(self, request: object) -> Response:
+        """Halt everything: every call and model turn is refused, running sessions are cancelled.
+
+        It holds at once and on every host, until somebody resumes; again is harmless.
+        """
+        return self.answer(halt(self.principal, self.read(HaltBody).get("reason", "")))
+
+
+class ResumeOrganization(OrganizationResource):
+    """The way back."""
+
+    rules = {"POST": Action.MANAGE_ORGANIZATION}
+
+    @operation("resume_organization", answer=OrganizationShape)
+    def post(self, request: object) -> Response:
+        """Let the organization go on; sessions that were cancelled stay so."""
+        return self.answer(resume(self.principal))

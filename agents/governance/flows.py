@@ -1,0 +1,54 @@
+"""Flows: what a call does to what its caller has seen so far (FEATURES X9). Pure.
+
+A session accumulates what its calls touch; a token and an agent that are called without one do,
+until they were idle for a day. Whoever holds private data and untrusted content may send something
+out only with a person's yes. The labels of a call count for those after it: its own arguments were
+made before it was answered.
+"""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from bonobot.ledger.entries import Flow
+from bonobot.tenancy.principals import Principal
+from mcp_servers.labels import Label, bits
+
+IDLE_S = 24 * 3600
+SEEN = bits((Label.PRIVATE_DATA, Label.UNTRUSTED_CONTENT))
+
+
+def flows(
+    principal: Principal,
+    labels: Iterable[str],
+    *,
+    session_id: UUID | None = None,
+    agent_id: UUID | None = None,
+) -> tuple[Flow, ...]:
+    """Return the flows of a call with these labels; none for a call that has no label."""
+    found = bits(labels)
+    if not found:
+        return ()
+    barred = SEEN if found & bits((Label.SENDS_OUT,)) else 0
+    keys = flow_keys(principal, session_id=session_id, agent_id=agent_id)
+    idle_s = None if session_id else IDLE_S
+    return tuple(Flow(key, found & SEEN, barred, idle_s) for key in keys)
+
+
+def flow_keys(
+    principal: Principal, *, session_id: UUID | None = None, agent_id: UUID | None = None
+) -> tuple[str, ...]:
+    """Return the ledger's keys of who holds the labels.
+
+    None for a person who calls a server's tool by hand: no model read the answers, and what is
+    sent is what they wrote.
+    """
+    organization_id = principal.organization_id
+    if session_id is not None:
+        return (flow_key(organization_id, "session", session_id),)
+    token = (flow_key(organization_id, "token", principal.id),) if principal.kind == "token" else ()
+    return (*token, flow_key(organization_id, "agent", agent_id)) if agent_id else token
+
+
+def flow_key(organization_id: UUID, kind: str, key: UUID | str) -> str:
+    """Return the ledger's key of a `session`, an `agent` or a `token`."""
+    return f"flow:{organization_id}:{kind}:{key}"

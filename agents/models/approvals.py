@@ -1,0 +1,133 @@
+"""Approval and SessionGrant: a person's answer to a call, once or for a session (FEATURES X4)."""
+
+from datetime import datetime
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.scoped import GovernedModel, OrganizationModel, ScopedQuerySet
+
+
+class ApprovalQuerySet(ScopedQuerySet):
+    """Approvals as inboxes and sweeps want them."""
+
+    def waiting(self) -> "ApprovalQuerySet":
+        """Keep those that a person can still answer."""
+        return self.filter(state=Approval.State.WAITING, expires_at__gt=timezone.now())
+
+    def overdue(self) -> "ApprovalQuerySet":
+        """Keep those that nobody answered in time."""
+        return self.filter(state=Approval.State.WAITING, expires_at__lte=timezone.now())
+
+    def visible_to(self, principal: Principal) -> "ApprovalQuerySet":
+        """Keep those that a principal may read: all for readers, for members what they asked."""
+        mine = self.for_organization(principal.organization_id)
+        if principal.agent_id is not None:
+            mine = mine.filter(agent=principal.agent_id)
+        if principal.may(Action.VIEW):
+            return mine
+        return mine.filter(requested_by_kind=principal.kind, requested_by_id=principal.id)
+
+
+class Approval(OrganizationModel):
+    """A call that waits for a person, and what was answered.
+
+    `digest` binds the answer to who asked, the tool, the canonical arguments, the definition and
+    the rules that asked; a yes is a permit of the same id in the ledger, spent by one admission.
+    `arguments` are shown with secrets masked. `id` is that of the audit's row about the question.
+    """
+
+    class State(models.TextChoices):
+        """What became of the question."""
+
+        WAITING = "waiting", _("waits for a person")
+        APPROVED = "approved", _("approved")
+        DENIED = "denied", _("denied")
+        EXPIRED = "expired", _("expired: that is a no")
+        WITHDRAWN = "withdrawn", _("withdrawn")
+
+    agent = models.ForeignKey(
+        "agents.Agent", on_delete=models.CASCADE, null=True, related_name="approvals"
+    )
+    session = models.ForeignKey(
+        "agents.Session", on_delete=models.CASCADE, null=True, related_name="approvals"
+    )
+    call_id = models.UUIDField()
+    server_id = models.UUIDField(null=True)
+    server_name = models.CharField(_("server"), max_length=255, blank=True, default="")
+    own_name = models.CharField(_("tool"), max_length=512)
+    label = models.CharField(_("shown as"), max_length=512)
+    method = models.CharField(max_length=32, default="tools/call")
+    arguments = models.JSONField(_("arguments"), default=dict)
+    arguments_digest = models.CharField(max_length=64)
+    definition_digest = models.CharField(max_length=64, blank=True, default="")
+    rules_digest = models.CharField(max_length=64)
+    digest = models.CharField(max_length=64)
+    rule = models.CharField(_("rule"), max_length=255)
+    code = models.CharField(max_length=64)
+    reason = models.TextField(_("why it is asked"))
+    held = models.JSONField(_("seen before"), default=list)
+    requested_by_kind = models.CharField(max_length=10)
+    requested_by_id = models.CharField(max_length=255)
+    requested_by = models.CharField(_("asked by"), max_length=255)
+
+    state = models.CharField(_("state"), max_length=10, choices=State, default=State.WAITING)
+    expires_at = models.DateTimeField(_("expires"))
+    decided_at = models.DateTimeField(_("decided"), null=True)
+    decided_by = models.CharField(_("decided by"), max_length=255, blank=True, default="")
+    word = models.TextField(_("word to the model"), blank=True, default="")
+
+    objects: ClassVar = ApprovalQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-created_at",)
+        verbose_name = _("approval")
+        verbose_name_plural = _("approvals")
+        constraints = (
+            models.UniqueConstraint(
+                fields=["organization", "digest"],
+                condition=Q(state="waiting"),
+                name="approval_waits_once",
+            ),
+        )
+        indexes = (
+            models.Index(fields=["organization", "state", "-created_at"], name="approval_inbox"),
+            models.Index(fields=["digest", "-created_at"], name="approval_by_digest"),
+            models.Index(fields=["state", "expires_at"], name="approval_by_expiry"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.label}: {self.state}"
+
+    def answerable(self, now: datetime) -> bool:
+        """Tell whether a person can still answer."""
+        return self.state == self.State.WAITING and self.expires_at > now
+
+
+class SessionGrant(GovernedModel):
+    """A person's yes to one tool for the rest of a session; deleting it takes it back.
+
+    Bound to the definition and to the rules that asked: when either changes, it is asked again.
+    """
+
+    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="grants")
+    session = models.ForeignKey("agents.Session", on_delete=models.CASCADE, related_name="grants")
+    server_id = models.UUIDField(null=True)
+    own_name = models.CharField(_("tool"), max_length=512)
+    label = models.CharField(_("shown as"), max_length=512)
+    definition_digest = models.CharField(max_length=64, blank=True, default="")
+    rules_digest = models.CharField(max_length=64)
+    granted_by = models.CharField(_("granted by"), max_length=255)
+
+    class Meta:
+        ordering = ("-created_at",)
+        verbose_name = _("grant for a session")
+        verbose_name_plural = _("grants for sessions")
+
+    def __str__(self) -> str:
+        return f"{self.label} in {self.session_id}"

@@ -1,0 +1,207 @@
+"""The audit's first half of a call, and what is reserved and charged with it (FEATURES A9)."""
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.utils import timezone
+
+from agents.consents import Consent
+from agents.governance.costs import FREE, expected
+from agents.governance.flows import flows
+from agents.governance.limits import applying, charge, global_charge, reserves
+from agents.governance.policies import Decision
+from agents.governance.snapshots import ServerFacts, Snapshot, Tool
+from agents.redaction import kept, print_of
+from agents.requests import Request
+from agents.targets import Target
+from bonobot.ledger.entries import Admission, Charge, Opening, Reserve
+from bonobot.lib.canonical import canonical, digest
+
+ARGUMENTS_KEPT = 16_384
+
+
+def admission(
+    request: Request,
+    snapshot: Snapshot,
+    target: Target,
+    decision: Decision,
+    consent: Consent | None = None,
+) -> Admission:
+    """Return a decided call as it asks to be admitted, with a person's yes where it needs one."""
+    found = flows(
+        request.principal,
+        target.labels,
+        session_id=request.session_id,
+        agent_id=snapshot.agent_id,
+    )
+    if consent is not None:
+        found = tuple(replace(flow, barred=0) for flow in found)
+    return Admission(
+        opening=opening(request, snapshot, target, decision, consent=consent),
+        reserves=_reserves(request, snapshot, target),
+        charges=_charges(request, snapshot, target),
+        generation=snapshot.generation,
+        flows=found,
+        permit=consent.permit if consent else None,
+    )
+
+
+def opening(
+    request: Request,
+    snapshot: Snapshot,
+    target: Target | None,
+    decision: Decision,
+    *,
+    consent: Consent | None = None,
+    row_id: UUID | None = None,
+) -> Opening:
+    """Return the audit's first half, in the shape of FEATURES A9; `row_id` is else the call's."""
+    server = _server(snapshot, target)
+    named = str(kept(request.tool, snapshot.organization_id, server))
+    called = target.facts.own_name if target and request.method == "tools/call" else named
+    return Opening(
+        call_id=row_id or request.call_id,
+        organization_id=snapshot.organization_id,
+        action=_action(request, snapshot),
+        event_type="call",
+        resource_type=_resource_type(request, target),
+        resource_id=named,
+        actor=request.principal.actor,
+        decision=decision.verdict,
+        rule=decision.rule,
+        code=decision.code,
+        details=_details(request, snapshot, called, target)
+        | _consented(consent, row_id, request)
+        | _shadow(request, snapshot, target, decision),
+        agent_id=snapshot.agent_id,
+        agent_name=snapshot.agent_name,
+        server_id=server.id if server else None,
+        server_name=server.name if server else "",
+        tool_name=called,
+        session_id=request.session_id,
+        parent_id=request.parent_id,
+    )
+
+
+def _details(
+    request: Request, snapshot: Snapshot, called: str, target: Target | None
+) -> dict[str, Any]:
+    server, organization_id = _server(snapshot, target), snapshot.organization_id
+    details: dict[str, Any] = {
+        "tool_name": called,
+        "arguments": _bounded(kept(request.arguments, organization_id, server)),
+        "input_sha256": print_of(request.arguments, organization_id),
+        "parent_execution": str(request.parent_id) if request.parent_id else None,
+        "via": request.via,
+    }
+    if request.client:
+        details["client"] = kept(request.client, organization_id, None)
+    if request.method != "tools/call":
+        details["method"] = request.method
+        if target and target.facts.own_name != request.tool:
+            details["template"] = target.facts.own_name
+    if server:
+        details |= {"mcp_server_id": str(server.id), "mcp_server_name": server.name}
+        details |= {"transport": server.endpoint.transport, "era": server.endpoint.era or ""}
+    if target and target.digest:
+        details["definition_digest"] = target.digest
+    if target and target.labels:
+        details["labels"] = list(target.labels)
+    return details
+
+
+def _consented(consent: Consent | None, row_id: UUID | None, request: Request) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if consent is not None:
+        permit = consent.permit
+        found["approval_id"] = str(permit.id) if permit else "session"
+    if row_id is not None:
+        found["call_id"] = str(request.call_id)
+    return found
+
+
+def _shadow(
+    request: Request, snapshot: Snapshot, target: Target | None, decision: Decision
+) -> dict[str, Any]:
+    """Return what the policy in the shadow would have decided otherwise (FEATURES X7)."""
+    if not isinstance(target, Tool):
+        return {}
+    other = snapshot.shadowed(target, request.arguments, decision)
+    return {"shadow": {"decision": other.verdict, "rule": other.rule}} if other else {}
+
+
+def _server(snapshot: Snapshot, target: Target | None) -> ServerFacts | None:
+    server_id = target.facts.server_id if target else None
+    return snapshot.servers.get(server_id) if server_id else None
+
+
+def _action(request: Request, snapshot: Snapshot) -> str:
+    action = {
+        "resources/read": "resource_read",
+        "prompts/get": "prompt_get",
+        "completion/complete": "completion",
+    }.get(request.method, "tool_call")
+    return f"agent_{action}" if snapshot.agent_id else action
+
+
+def _resource_type(request: Request, target: Target | None) -> str:
+    builtin = target is not None and target.facts.source == "builtin"
+    return "builtin_tool" if builtin else f"mcp_{request.noun}"
+
+
+def deadline_ms(request: Request, server: ServerFacts | None) -> int:
+    """Return how long a call may run; our own tools call servers in calls of their own."""
+    if server is None:
+        return 0
+    seconds = server.endpoint.read_s if request.timeout_s is None else request.timeout_s
+    return round(seconds * 1000)
+
+
+def _reserves(request: Request, snapshot: Snapshot, target: Target) -> tuple[Reserve, ...]:
+    server = _server(snapshot, target)
+    limits = applying(
+        snapshot.limits, server_id=server.id if server else None, session_id=request.session_id
+    )
+    amounts = expected(server.price if server else FREE, deadline_ms(request, server))
+    return reserves(snapshot.organization_id, limits, amounts, timezone.now())
+
+
+def _charges(request: Request, snapshot: Snapshot, target: Target) -> tuple[Charge, ...]:
+    """Return the rates that a call uses, all of them or none: the narrowest first."""
+    organization_id = snapshot.organization_id
+    server = _server(snapshot, target)
+    rates: list[tuple[str, UUID | None, int | None]] = [
+        ("token", request.principal.token_id, _of_token(request)),
+        ("agent", snapshot.agent_id, snapshot.calls_per_minute),
+        ("server", server.id if server else None, server.calls_per_minute if server else None),
+        ("organization", organization_id, _of_organization(snapshot)),
+    ]
+    charges = [
+        charge(organization_id, scope, scope_id, per_minute)
+        for scope, scope_id, per_minute in rates
+        if scope_id and per_minute
+    ]
+    if settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE:
+        charges.append(global_charge(settings.BONOBOT_GLOBAL_CALLS_PER_MINUTE))
+    return tuple(charges)
+
+
+def _of_token(request: Request) -> int:
+    rate: int = request.principal.calls_per_minute or settings.BONOBOT_CALLS_PER_MINUTE
+    return rate
+
+
+def _of_organization(snapshot: Snapshot) -> int:
+    own = snapshot.organization_calls_per_minute
+    rate: int = settings.BONOBOT_ORG_CALLS_PER_MINUTE if own is None else own
+    return rate
+
+
+def _bounded(arguments: Any) -> Any:
+    """Return the arguments as the audit keeps them: 16 KiB, else their start and digest."""
+    text = canonical(arguments)
+    if len(text) <= ARGUMENTS_KEPT:
+        return arguments
+    return {"truncated": text[:ARGUMENTS_KEPT], "sha256": digest(text), "length": len(text)}

@@ -1,0 +1,94 @@
+"""Overspending: tell people when a budget is nearly spent, and when it refuses calls.
+
+A sweep reads the ledger's cells and its refusals, so the path of a call does nothing for it. Each
+budget is told of once in a period, and again when its limit is changed.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import islice
+from uuid import UUID
+
+from django.urls import reverse
+from django.utils import timezone
+
+from agents.budgets import BudgetUse, uses
+from agents.models import Budget
+from bonobot.ledger.models import AuditRow
+from bonobot.notices.writing import Subject, listening, notify
+
+EVENTS = ("budget_warning", "budget_exhausted")
+# Longer than between two sweeps, so that no refusal falls between them.
+LOOKED_BACK = timedelta(minutes=10)
+BATCH = 500
+
+
+def watch() -> int:
+    """Look at the budgets of organizations where somebody listens; return how many it told of."""
+    return sum(_watch(organization_id) for organization_id in listening(*EVENTS))
+
+
+def _watch(organization_id: UUID) -> int:
+    refused = _refused(organization_id, timezone.now())
+    # One for each session ends with the session: its refusals are told where it runs.
+    budgets = Budget.objects.for_organization(organization_id).filter(each_session=False)
+    told = 0
+    for rows in _batches(budgets.select_related("agent", "server").order_by("pk").iterator(BATCH)):
+        for row, use in zip(rows, uses(rows), strict=True):
+            if event := event_of(use, refused=use.key in refused):
+                told += notify(
+                    organization_id,
+                    event,
+                    _subject(row),
+                    _text(row, use, event),
+                    topic=f"{use.key}:{row.limit}",
+                )
+    return told
+
+
+def event_of(use: BudgetUse, *, refused: bool) -> str:
+    """Return what there is to tell of a budget, blank if nothing."""
+    limit = use.line.limit
+    if refused or use.spent >= limit > 0:
+        return "budget_exhausted"
+    return "budget_warning" if limit > 0 and use.warned else ""
+
+
+def _refused(organization_id: UUID, now: datetime) -> set[str]:
+    """Return the cells that refused a call a moment ago; a refusal's rule is the cell's key."""
+    rows = AuditRow.objects.of(organization_id).filter(
+        code="budget_exhausted", opened_at__gte=now - LOOKED_BACK
+    )
+    return set(rows.order_by().values_list("rule", flat=True).distinct())
+
+
+def _subject(row: Budget) -> Subject:
+    if row.agent is not None:
+        link = reverse("admin:agents_agent_configuration", args=[row.agent.pk])
+        return Subject("agent", str(row.agent.pk), row.agent.name, link)
+    if row.server is not None:
+        link = reverse("admin:mcp_servers_server_change", args=[row.server.pk])
+        return Subject("mcp_server", str(row.server.pk), row.server.name, link)
+    return Subject("organization", str(row.organization_id), "the organization")
+
+
+def _whose(row: Budget) -> str:
+    if row.agent is not None:
+        return f"the agent {row.agent.name}"
+    return f"the server {row.server.name}" if row.server is not None else "the organization"
+
+
+def _text(row: Budget, use: BudgetUse, event: str) -> str:
+    unit = "micro-dollars" if row.unit == Budget.Unit.MONEY else row.unit
+    used = f"{use.spent:,} of {row.limit:,} {unit} {row.get_period_display()}"
+    if event == "budget_warning":
+        return f"The budget of {_whose(row)} is nearly spent: {used}. Raise it, or expect refusals."
+    return (
+        f"The budget of {_whose(row)} is spent: {used}. Calls are refused until the next period, "
+        "or until somebody raises it."
+    )
+
+
+def _batches(rows: Iterator[Budget]) -> Iterator[list[Budget]]:
+    while batch := list(islice(rows, BATCH)):
+        yield batch

@@ -1,0 +1,316 @@
+"""Replay another policy over the calls of the last days, and sum up what a draft did (FEATURES X7).
+
+Read from the audit, the newest calls first, in pages. What the policy can't change is left out of
+the comparison: switches count as on, definitions as approved, servers as bound as they are now.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from agents.drafts import draft_of, written_policy
+from agents.governance.policies import ON, ToolFacts
+from agents.governance.replaying import RULED, Comparison, Verdicts
+from agents.governance.snapshots import snapshots
+from agents.models import Agent
+from agents.tool_policies import PolicyText
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Invalid
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+
+DAYS = 7
+MOST_DAYS = 366
+PAGE = 500
+MOST_ROWS = 50_000
+MOST_S = 10.0
+SAMPLES = 5  # ids of calls shown with a group
+LONGEST_NAME = 255  # the audit's column; the whole name is in the sealed text
+
+
+@dataclass(slots=True)
+class Group:
+    """Calls of one tool with the same fate; `after` is empty where nobody can tell."""
+
+    agent_id: UUID | None
+    agent_name: str
+    server_id: UUID | None
+    server_name: str
+    tool: str
+    before: str
+    after: str
+    rule: str = ""
+    calls: int = 0
+    samples: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the group as REST and the command line show it."""
+        return {
+            "agent_id": str(self.agent_id) if self.agent_id else None,
+            "agent": self.agent_name,
+            "server_id": str(self.server_id) if self.server_id else None,
+            "server": self.server_name,
+            "tool": self.tool,
+            "before": self.before or None,
+            "after": self.after or None,
+            "rule": self.rule,
+            "calls": self.calls,
+            "samples": list(self.samples),
+        }
+
+
+@dataclass(slots=True)
+class Replay:
+    """What came of a replay, in calls (a refusal that came again counts as often as it came).
+
+    `elsewhere` are calls that something else than rules refused, so no policy changes them;
+    `otherwise` those that were decided in another way then than they would be now. `stopped` says
+    what ended the reading early: `rows`, `time`, or nothing.
+    """
+
+    since: datetime
+    rows: int = 0
+    calls: int = 0
+    same: int = 0
+    flipped: int = 0
+    undecidable: int = 0
+    elsewhere: int = 0
+    otherwise: int = 0
+    stopped: str = ""
+    until: datetime | None = None
+    groups: dict[tuple[Any, ...], Group] = field(default_factory=dict)
+
+    @property
+    def flips(self) -> list[Group]:
+        """Return what flips, the most calls first."""
+        return self._sorted("flip")
+
+    @property
+    def unsure(self) -> list[Group]:
+        """Return what nobody can tell, the most calls first."""
+        return self._sorted("undecidable")
+
+    def count(self, call: "Call", found: Verdicts, calls: int) -> None:
+        """Add calls with the same fate."""
+        if not calls:
+            return
+        if found.kind == "same":
+            self.same += calls
+            return
+        if found.kind == "flip":
+            self.flipped += calls
+        else:
+            self.undecidable += calls
+        after = found.after if found.kind == "flip" else ""
+        key = (found.kind, call.agent_id, call.server_id, call.tool, found.before, after)
+        group = self.groups.get(key)
+        if group is None:
+            group = self.groups[key] = Group(
+                agent_id=call.agent_id,
+                agent_name=call.agent_name,
+                server_id=call.server_id,
+                server_name=call.server_name,
+                tool=call.tool,
+                before=found.before,
+                after=after,
+                rule=found.rule if after else "",
+            )
+        group.calls += calls
+        if len(group.samples) < SAMPLES and str(call.id) not in group.samples:
+            group.samples.append(str(call.id))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the replay as REST and the command line show it."""
+        counts = ("rows", "calls", "same", "flipped", "undecidable", "elsewhere", "otherwise")
+        return {
+            "since": self.since.isoformat(),
+            "until": self.until.isoformat() if self.until else None,
+            **{name: getattr(self, name) for name in counts},
+            "complete": not self.stopped,
+            "stopped": self.stopped or None,
+            "flips": [group.as_dict() for group in self.flips],
+            "unsure": [group.as_dict() for group in self.unsure],
+        }
+
+    def _sorted(self, kind: str) -> list[Group]:
+        found = [group for key, group in self.groups.items() if key[0] == kind]
+        return sorted(found, key=lambda one: (-one.calls, one.server_name, one.tool, one.after))
+
+
+@dataclass(slots=True)
+class Call:
+    """A call as the audit's columns tell it; `details` once the sealed text was read."""
+
+    id: UUID
+    seq: int
+    opened_at: datetime
+    agent_id: UUID | None
+    agent_name: str
+    server_id: UUID | None
+    server_name: str
+    resource_type: str
+    tool: str
+    decision: str
+    code: str
+    repeats: int
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ruled(self) -> bool:
+        """Tell whether rules decided about it: nothing else had refused it."""
+        return self.decision != AuditRow.Decision.DENY or self.code in RULED
+
+    @property
+    def facts(self) -> ToolFacts:
+        """Return its tool as decisions take it, with nothing but rules in its way."""
+        source = "builtin" if self.resource_type == "builtin_tool" else "mcp"
+        return ToolFacts(source, self.tool, self.tool, self.server_id)
+
+
+COLUMNS = (
+    *("pk", "seq", "opened_at", "agent_id", "agent_name", "server_id", "server_name"),
+    *("resource_type", "tool_name", "decision", "code", "repeats"),
+)
+
+
+def replay(
+    principal: Principal,
+    agent: Agent,
+    text: PolicyText,
+    *,
+    days: int = DAYS,
+    most_rows: int = MOST_ROWS,
+    most_s: float = MOST_S,
+) -> Replay:
+    """Return what would flip if the agent's policy were `text`, over its calls of the last days.
+
+    At most `most_rows` audit rows and `most_s` seconds, the newest first. Raises `Invalid` for
+    words that mean nothing, or days out of 1 to 366.
+    """
+    principal.require(Action.VIEW_AUDIT)
+    found = Replay(since=_since(days))
+    now = replace(snapshots().current("agent", agent.pk).ruling, switches=ON)
+    comparison = Comparison(now, replace(now, policy=written_policy(agent, text)))
+    for page in _pages(found, agent, most_rows, most_s):
+        ruled = [call for call in page if call.ruled]
+        found.elsewhere += sum(1 + call.repeats for call in page if not call.ruled)
+        _read_details(call for call in ruled if _needs_text(comparison, call))
+        for call in ruled:
+            _compared(found, comparison, call)
+    return found
+
+
+def shadowed(
+    principal: Principal,
+    agent: Agent,
+    *,
+    most_rows: int = MOST_ROWS,
+    most_s: float = MOST_S,
+) -> Replay | None:
+    """Return what the standing draft would have decided since it stands; None: there is none.
+
+    As the door recorded it, so nothing is undecidable but repeats of a refusal, of which only the
+    first one's arguments are known.
+    """
+    principal.require(Action.VIEW_AUDIT)
+    draft = draft_of(agent)
+    if draft is None:
+        return None
+    found = Replay(since=draft.since)
+    snapshot = snapshots().current("agent", agent.pk)
+    comparison = Comparison(snapshot.ruling, snapshot.draft or snapshot.ruling)
+    for page in _pages(found, agent, most_rows, most_s):
+        ruled = [call for call in page if call.ruled]
+        found.elsewhere += sum(1 + call.repeats for call in page if not call.ruled)
+        _read_details(iter(ruled))
+        for call in ruled:
+            shadow = call.details.get("shadow")
+            verdicts = Verdicts("same")
+            if shadow:
+                verdicts = Verdicts("flip", call.decision, shadow["decision"], shadow["rule"])
+            _counted(found, comparison, call, verdicts)
+    return found
+
+
+def _since(days: int) -> datetime:
+    if not 1 <= days <= MOST_DAYS:
+        raise Invalid(
+            f"{days} days can't be replayed.",
+            code="bad_days",
+            field="days",
+            remedy=f"Give a number between 1 and {MOST_DAYS}.",
+        )
+    return timezone.now() - timedelta(days=days)
+
+
+def _pages(found: Replay, agent: Agent, most_rows: int, most_s: float) -> Iterator[list[Call]]:
+    """Yield the agent's tool calls since `found.since`, the newest first, within the bounds."""
+    ends = monotonic() + most_s
+    rows = AuditRow.objects.of(agent.organization_id).filter(
+        agent_id=agent.pk, action="agent_tool_call", opened_at__gte=found.since
+    )
+    last: Call | None = None
+    while True:
+        room = most_rows - found.rows
+        page = [Call(*values) for values in _behind(rows, last).values_list(*COLUMNS)[: PAGE + 1]]
+        more, page = len(page) > min(PAGE, room), page[: min(PAGE, room)]
+        if page:
+            last = page[-1]
+            found.until = last.opened_at
+            found.rows += len(page)
+            found.calls += sum(1 + call.repeats for call in page)
+            yield page
+        if not more:
+            return
+        if found.rows >= most_rows or monotonic() >= ends:
+            found.stopped = "rows" if found.rows >= most_rows else "time"
+            return
+
+
+def _behind(rows: QuerySet[AuditRow], last: Call | None) -> QuerySet[AuditRow]:
+    """Return the rows after `last` in their order, by the index on the time."""
+    if last is None:
+        return rows
+    return rows.filter(opened_at__lte=last.opened_at).exclude(
+        Q(opened_at=last.opened_at) & Q(seq__gte=last.seq)
+    )
+
+
+def _needs_text(comparison: Comparison, call: Call) -> bool:
+    cut = len(call.tool) >= LONGEST_NAME
+    return cut or comparison.without_arguments(call.facts) is None
+
+
+def _read_details(calls: Iterator[Call]) -> None:
+    """Read the sealed texts of these calls, in one query, and the whole names of tools."""
+    wanted = {call.id: call for call in calls}
+    if not wanted:
+        return
+    texts = AuditRow.objects.filter(pk__in=wanted).values_list("pk", "opened")
+    for row_id, opened in texts:
+        call = wanted[row_id]
+        call.details = json.loads(opened).get("details", {})
+        call.tool = call.details.get("tool_name", call.tool)
+
+
+def _compared(found: Replay, comparison: Comparison, call: Call) -> None:
+    verdicts = comparison.of(call.facts, call.details.get("arguments"))
+    if verdicts.before and verdicts.before != call.decision:
+        settled = comparison.without_arguments(call.facts)
+        found.otherwise += 1 + (call.repeats if settled else 0)
+    _counted(found, comparison, call, verdicts)
+
+
+def _counted(found: Replay, comparison: Comparison, call: Call, verdicts: Verdicts) -> None:
+    """Count a call and its repeats, whose arguments were other ones and aren't kept."""
+    found.count(call, verdicts, 1)
+    if call.repeats:
+        settled = comparison.without_arguments(call.facts)
+        found.count(call, verdicts if settled else Verdicts("undecidable"), call.repeats)

@@ -1,0 +1,143 @@
+"""What a call is aimed at: found in the snapshot, with the arguments it takes and what is sent.
+
+A tool is found by the name that its caller knows; a resource, template or prompt by its server and
+its own URI, template or name, never by a shown name. A URI that no resource has may be one that a
+template means.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from agents.governance.offerings import Offer
+from agents.governance.offers import decide_offer, spans_slashes
+from agents.governance.snapshots import Snapshot, Tool
+from agents.requests import Request
+from bonobot.lib.problems import NotFound
+from mcp_servers.uri_templates import matches
+
+Target = Tool | Offer
+
+# A person said no to this very resource: no template gives it back.
+FINAL = frozenset({"resource_disabled", "definition_refused"})
+_TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+
+
+def find(request: Request, snapshot: Snapshot) -> Target | None:
+    """Return what is asked for as the snapshot knows it, with the decision; None for nothing."""
+    if request.method == "tools/call":
+        return snapshot.tools.get(request.tool)
+    server_id = request.server_id
+    if server_id is None or server_id not in snapshot.servers:
+        return None
+    if request.noun == "prompt":
+        return snapshot.offers.get((server_id, "prompt", request.tool))
+    if request.method == "completion/complete":
+        return snapshot.offers.get((server_id, "resource_template", request.tool))
+    return _readable(snapshot, server_id, request.tool)
+
+
+def effort(request: Request, snapshot: Snapshot) -> int:
+    """Return about how many characters `find` looks at: each template reads the whole URI."""
+    if request.method != "resources/read":
+        return 0
+    templates = sum(one.facts.kind == "resource_template" for one in snapshot.offers.values())
+    return templates * len(request.tool)
+
+
+def missing(request: Request, snapshot: Snapshot) -> NotFound:
+    """Return the problem of asking for what isn't there."""
+    whose = f"The agent `{snapshot.agent_name}`" if snapshot.agent_id else "This server"
+    server = snapshot.servers.get(request.server_id) if request.server_id else None
+    if request.method != "tools/call" and snapshot.agent_id and server is None:
+        return NotFound(
+            f"{whose} does not have this server.",
+            code="not_bound",
+            field="server_id",
+            rule="resolve",
+            remedy="Give the agent the server first.",
+        )
+    noun = request.noun
+    return NotFound(
+        f"{whose} has no {noun} {request.tool!r}.",
+        code=f"unknown_{noun}",
+        field={"tool": "tool", "resource": "uri"}.get(noun, "name"),
+        rule="resolve",
+        remedy={
+            "tool": "List the tools that can be called, or refresh the server.",
+            "resource": "List the resources and templates that can be read, or refresh the server.",
+        }.get(noun, "List the prompts that can be used, or refresh the server."),
+    )
+
+
+def argument_schema(request: Request, target: Target) -> dict[str, Any]:
+    """Return the JSON Schema that the arguments of the call are checked against."""
+    if isinstance(target, Tool):
+        return target.input_schema
+    if request.method == "completion/complete":
+        return _completion_schema(target)
+    if request.method == "prompts/get":
+        return target.argument_schema
+    return {"type": "object", "additionalProperties": False}
+
+
+def params(request: Request, target: Target) -> dict[str, Any]:
+    """Return what is sent to the server."""
+    if request.method == "resources/read":
+        return {"uri": request.tool}
+    if request.method == "completion/complete":
+        return request.arguments
+    return {"name": target.facts.own_name, "arguments": request.arguments}
+
+
+def _completion_schema(offer: Offer) -> dict[str, Any]:
+    if offer.facts.kind == "prompt":
+        names, key, kind = list(offer.argument_schema["properties"]), "name", "ref/prompt"
+    else:
+        names, key, kind = list(offer.variables), "uri", "ref/resource"
+    ref = {"type": {"const": kind}, key: {"const": offer.name}, "title": {"type": "string"}}
+    argument = {"name": {"enum": names}, "value": {"type": "string", "maxLength": 1_024}}
+    return {
+        "type": "object",
+        "properties": {
+            "ref": {
+                "type": "object",
+                "properties": ref,
+                "required": ["type", key],
+                "additionalProperties": False,
+            },
+            "argument": {
+                "type": "object",
+                "properties": argument,
+                "required": ["name", "value"],
+                "additionalProperties": False,
+            },
+            "context": {"type": "object", "properties": {"arguments": _TEXTS}},
+        },
+        "required": ["ref", "argument"],
+        "additionalProperties": False,
+    }
+
+
+def _readable(snapshot: Snapshot, server_id: UUID, uri: str) -> Offer | None:
+    """Return the resource that is the URI, or the template that means it, the allowed one first."""
+    exact = snapshot.offers.get((server_id, "resource", uri))
+    if exact and (exact.decision.allowed or exact.decision.code in FINAL):
+        return exact
+    through = list(_through_templates(snapshot, server_id, uri))
+    allowed = next((offer for offer in through if offer.decision.allowed), None)
+    return allowed or exact or next(iter(through), None)
+
+
+def _through_templates(snapshot: Snapshot, server_id: UUID, uri: str) -> Iterator[Offer]:
+    scope = snapshot.ruling.scope(server_id)
+    across = spans_slashes(scope, uri)
+    for offer in snapshot.offers.values():
+        facts = offer.facts
+        if facts.kind != "resource_template" or facts.server_id != server_id:
+            continue
+        if matches(facts.own_name, uri, across=across):
+            asked = replace(facts, uri=uri)
+            decision = decide_offer(asked, snapshot.ruling)
+            yield replace(offer, facts=asked, decision=decision)

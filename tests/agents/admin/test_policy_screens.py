@@ -1,0 +1,135 @@
+"""The policy screens: questions, conditions, what would hold, and the organization's rules."""
+
+import pytest
+
+from agents.bindings import bind
+from agents.models import Agent
+from agents.tool_policies import PolicyText, RuleText, policy_text, set_policy
+from bonobot.tenancy.roles import Role
+from mcp_servers.approval import approve
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+LARGE = RuleText("mcp_web_add", {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
+
+
+@pytest.fixture
+def acme():
+    return casting.organization()
+
+
+@pytest.fixture
+def boss(acme):
+    return casting.administrator(acme)
+
+
+@pytest.fixture
+def helper(acme, boss):
+    made = casting.agent(acme, mode="none")
+    server = desk.web_server(acme)
+    desk.offer(server, "add")
+    desk.offer(server, "echo")
+    approve(boss, server)
+    bind(boss, made, server)
+    return made
+
+
+@pytest.fixture
+def seat(acme):
+    return desk.sit(acme, Role.OWNER)
+
+
+def fields_of(seat, agent):
+    """Return the form's fields as a browser would send them back."""
+    response = seat.client.get(desk.url("agents_agent_policy", agent.pk))
+    draft = response.context["draft"]
+    fields = {"mode": draft.mode, **{effect: text for effect, _, text in draft.patterns}}
+    fields |= {f"rule-{one.tool.name}": one.rule for one in draft.ruled}
+    return fields | {
+        "when-effect": [one.effect for one in draft.conditions],
+        "when-tool": [one.tool for one in draft.conditions],
+        "when-schema": [one.when for one in draft.conditions],
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PolicyText("denylist", ask=("mcp_web_add", "mcp_web_e*"), deny=(LARGE, "mcp_web_echo")),
+        PolicyText(
+            "all", allow=("mcp_web_add",), ask=("mcp_web_add", LARGE), deny=("mcp_web_add",)
+        ),
+        PolicyText("allowlist", allow=("*", LARGE), ask=("mcp_*",), deny=("read_result",)),
+    ],
+)
+def test_nothing_is_lost_by_saving_what_is_shown(helper, boss, seat, text):
+    set_policy(boss, helper, text)
+    seat.get("agents_agent_policy", helper.pk)  # names the tools
+    before = policy_text(helper)
+    seat.post("agents_agent_policy", helper.pk, **fields_of(seat, helper))
+    after = policy_text(Agent.objects.get())
+    assert after.mode == before.mode
+    for effect in ("allow", "ask", "deny"):
+        assert sorted(map(str, after.entries(effect))) == sorted(map(str, before.entries(effect)))
+
+
+def test_a_question_and_a_condition_are_written_in_the_form(helper, seat):
+    fields = {
+        "mode": "all",
+        "rule-mcp_web_echo": "ask",
+        "ask": "mcp_web_e*",
+        "when-effect": ["deny", "ask"],
+        "when-tool": ["mcp_web_add", ""],
+        "when-schema": ['{"required": ["a"]}', ""],
+    }
+    page = desk.words(seat.post("agents_agent_policy", helper.pk, **fields))
+    text = policy_text(Agent.objects.get())
+    assert set(text.ask) == {"mcp_web_echo", "mcp_web_e*"}
+    assert text.deny == (RuleText("mcp_web_add", {"required": ["a"]}),)
+    assert "1 with a person's yes" in page
+
+
+@pytest.mark.parametrize("typed", ["{", "[]", "", '{"$ref": "#"}'])
+def test_a_condition_that_cannot_be_is_refused_and_kept_on_the_page(helper, seat, typed):
+    fields = {"mode": "all", "when-effect": "ask", "when-tool": "mcp_web_add", "when-schema": typed}
+    page = seat.post("agents_agent_policy", helper.pk, status=400, **fields)
+    assert "unusable_condition" in page
+    assert 'value="mcp_web_add"' in page
+    assert policy_text(helper).mode == "none"
+
+
+def test_what_would_hold_is_shown_before_it_is_saved(helper, seat):
+    seat.get("agents_agent_policy", helper.pk)
+    fields = {"mode": "allowlist", "rule-mcp_web_add": "ask", "rule-mcp_web_echo": "allow"}
+    page = seat.post("agents_agent_policy_preview", helper.pk, **fields)
+    assert page.index("asks") < page.index("now-mcp_web_echo")
+    assert "allowed" in page
+    assert policy_text(helper).mode == "none"
+
+
+def test_the_organizations_rules_hold_for_every_agent(acme, helper, boss, seat):
+    set_policy(boss, helper, PolicyText("all"))
+    seat.post("organization_policy", mode="all", deny="mcp_web_echo")
+    assert policy_text(acme) == PolicyText("all", deny=("mcp_web_echo",))
+    assert "denied_by_organization" in seat.get("agents_agent_policy", helper.pk)
+    bad = seat.post("organization_policy", status=400, mode="all", deny="mcp_nowhere_x")
+    assert "rule_unknown_server" in bad
+    assert "mcp_nowhere_x</textarea>" in bad
+
+
+def test_others_read_the_organizations_rules(acme):
+    auditor = desk.sit(acme, Role.AUDITOR)
+    page = auditor.get("organization_policy")
+    assert "Save the rules" not in page
+    assert "Who may change them: owner" in desk.words(page)
+    auditor.post("organization_policy", status=403, mode="none")
+    assert policy_text(acme) == PolicyText("all")
+
+
+def test_an_agent_without_tools_says_so_where_it_is_used(helper, seat):
+    for name in ("agents_agent_policy", "agents_agent_change"):
+        page = desk.words(seat.get(name, helper.pk))
+        assert "can call no tool of a server" in page
+        assert "it blocks every tool" in page

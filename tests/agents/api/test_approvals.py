@@ -1,0 +1,129 @@
+"""REST: questions are listed, shown and answered; what was granted is taken back."""
+
+import pytest
+
+from agents.models import Session, SessionGrant
+from bonobot.ledger.models import AuditRow
+from bonobot.tenancy.models import Organization, User
+from bonobot.tenancy.roles import Role
+from tests import rest
+from tests.agents import casting
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme():
+    return casting.organization()
+
+
+@pytest.fixture
+def helper(acme):
+    return casting.agent(acme)
+
+
+@pytest.fixture
+def approval(helper):
+    return casting.waiting_session(helper)[1]
+
+
+@pytest.fixture
+def reviewer(acme):
+    return rest.as_role(acme, Role.REVIEWER)
+
+
+def test_the_inbox_is_narrowed(acme, helper, approval, reviewer):
+    casting.question(casting.agent(acme, "other"), state="denied", own_name="x", rule="flow")
+    for query in (
+        "state=waiting",
+        "agent=helper",
+        f"session={approval.session_id}",
+        "tool=add",
+        "rule=agent:ask",
+    ):
+        (found,) = reviewer.get(f"approvals?{query}").json["results"]
+        assert found["id"] == str(approval.pk), query
+    assert len(reviewer.get("approvals").json["results"]) == 2
+
+
+def test_a_list_takes_the_same_queries_for_any_number(helper, reviewer, django_assert_num_queries):
+    for _ in range(5):
+        casting.question(helper)
+    reviewer.get("approvals")  # a token's first use is written
+    with django_assert_num_queries(2):  # the token, the questions
+        assert len(reviewer.get("approvals").json["results"]) == 5
+
+
+def test_a_question_shows_what_is_asked_and_where(approval, reviewer):
+    shown = reviewer.get(f"approvals/{approval.pk}").json
+    assert (shown["arguments"], shown["state"]) == ({"a": 1}, "waiting")
+    assert shown["url"].endswith(f"/admin/agents/approval/{approval.pk}/change/")
+
+
+def test_a_question_is_answered_once(approval, reviewer):
+    path = f"approvals/{approval.pk}/answer"
+    assert reviewer.post(path, {"answer": "deny", "word": "No."}).json["word"] == "No."
+    assert Session.objects.get().status == Session.Status.QUEUED
+    again = reviewer.post(path, {"answer": "approve"})
+    assert (again.status, again.code) == (409, "already_answered")
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"answer": "perhaps"}, "answer"),
+        ({}, "answer"),
+        ({"answer": "deny", "word": 2001 * "x"}, "word"),
+    ],
+)
+def test_an_answer_that_is_none_is_refused(approval, reviewer, body, field):
+    refused = reviewer.post(f"approvals/{approval.pk}/answer", body)
+    assert (refused.status, refused.json["field"]) == (400, field)
+
+
+def test_ones_own_call_needs_another_under_four_eyes(acme, helper):
+    Organization.objects.update(four_eyes=True)
+    owner = casting.person(acme, Role.OWNER)
+    mine = casting.question(helper, requested_by_kind="user", requested_by_id=owner.id)
+    client = Rest(user=User.objects.get(pk=owner.id))
+    refused = client.post(f"approvals/{mine.pk}/answer", {"answer": "approve"})
+    assert (refused.status, refused.code) == (403, "own_call")
+
+
+def test_a_member_sees_what_they_asked_and_answers_nothing(acme, helper, approval):
+    member = casting.person(acme, Role.MEMBER)
+    mine = casting.question(helper, requested_by_kind="user", requested_by_id=member.id)
+    client = Rest(user=User.objects.get(pk=member.id))
+    assert [one["id"] for one in client.get("approvals").json["results"]] == [str(mine.pk)]
+    assert client.get(f"approvals/{approval.pk}").status == 404
+    assert client.post(f"approvals/{mine.pk}/answer", {"answer": "approve"}).status == 403
+
+
+def test_a_token_of_one_agent_reads_that_agents_questions(acme, helper, approval):
+    other = casting.question(casting.agent(acme, "other"))
+    client = rest.as_role(acme, Role.OWNER, helper)
+    assert [one["id"] for one in client.get("approvals").json["results"]] == [str(approval.pk)]
+    assert client.get(f"approvals/{other.pk}").status == 404
+    assert client.post(f"approvals/{approval.pk}/answer", {"answer": "approve"}).status == 403
+
+
+def test_what_was_granted_for_a_session_is_listed_and_taken_back(approval, reviewer):
+    reviewer.post(f"approvals/{approval.pk}/answer", {"answer": "approve_session"})
+    grants = f"sessions/{approval.session_id}/grants"
+    (grant,) = reviewer.get(grants).json["results"]
+    assert grant["tool"] == "add"
+    assert reviewer.delete(f"{grants}/{grant['id']}").status == 204
+    assert not SessionGrant.objects.exists()
+    assert reviewer.delete(f"{grants}/{grant['id']}").status == 404
+    assert AuditRow.objects.filter(action="session_grant_revoked").exists()
+
+
+def test_an_owner_sets_how_calls_are_answered(acme, reviewer):
+    owner = rest.as_role(acme, Role.OWNER)
+    set_to = {"four_eyes": True, "approval_hours": 2}
+    shown = owner.patch("organization", set_to).json
+    assert {name: shown[name] for name in set_to} == set_to
+    assert owner.patch("organization", {"approval_hours": 721}).json["field"] == "approval_hours"
+    assert reviewer.patch("organization", {"four_eyes": False}).status == 403
+    assert reviewer.get("organization").json["four_eyes"] is True

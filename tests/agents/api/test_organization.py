@@ -1,0 +1,46 @@
+"""`/api/organization`: the kill switch over REST."""
+
+import pytest
+
+from agents.models import Session
+from agents.sessions.requests import start
+from bonobot.tenancy.roles import Role
+from tests import rest
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme():
+    return casting.organization()
+
+
+@pytest.fixture
+def helper(acme):
+    return casting.agent(acme)
+
+
+def test_it_says_what_a_halt_would_stop(acme, helper):
+    start(casting.administrator(acme), helper, "hello")
+    found = rest.as_role(acme, Role.AUDITOR).get("organization").json
+    assert (found["slug"], found["halted_at"]) == ("acme", None)
+    assert (found["running_sessions"], found["waiting_sessions"], found["agents"]) == (1, 0, 1)
+
+
+def test_an_owner_halts_and_resumes(acme, helper):
+    start(casting.administrator(acme), helper, "hello")
+    owner = rest.as_role(acme, Role.OWNER)
+    halted = owner.post("organization/halt", {"reason": "drill"}).json
+    assert halted["halted_at"]
+    assert halted["running_sessions"] == 0
+    assert "drill" in Session.objects.get().error_detail
+    refused = owner.post(f"agents/{helper.slug}/sessions", {"message": "hello"})
+    assert (refused.status, refused.code) == (409, "organization_halted")
+    assert owner.post("organization/resume").json["halted_at"] is None
+
+
+def test_an_operator_may_not(acme):
+    operator = rest.as_role(acme, Role.OPERATOR)
+    assert operator.post("organization/halt", {}).status == 403
+    assert operator.post("organization/resume").status == 403

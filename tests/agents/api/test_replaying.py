@@ -1,0 +1,45 @@
+"""Replay and shadow over REST."""
+
+import pytest
+
+from agents.tool_policies import PolicyText, policy_text
+from bonobot.ledger.writer import writer
+from bonobot.tenancy.roles import Role
+from tests import rest
+from tests.agents import casting
+from tests.agents.history import history
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def agent(acme):
+    yield casting.agent(acme, "second")
+    writer().close()
+
+
+def test_a_policy_is_replayed_and_changes_nothing(acme, agent):
+    history(agent, 3)
+    client = rest.as_role(acme, Role.AUDITOR)
+    body = {"mode": "denylist", "deny": ["read_result"], "days": 2}
+    answer = client.post(f"agents/{agent.pk}/tool-policy/replay", body)
+    assert (answer.status, answer.json["flipped"]) == (200, 3)
+    assert [flip["after"] for flip in answer.json["flips"]] == ["deny"]
+    assert policy_text(agent).mode == "all"
+    answer = client.post(f"agents/{agent.pk}/tool-policy/replay", body | {"days": 0})
+    assert answer.status == 400
+
+
+def test_a_draft_is_written_enforced_and_discarded(acme, agent):
+    client = rest.as_role(acme, Role.OPERATOR)
+    path = f"agents/{agent.pk}/tool-policy/draft"
+    assert (client.get(path).status, client.get(path).code) == (404, "no_draft")
+    assert client.put(path, {"mode": "none"}).json["mode"] == "none"
+    assert client.get(path).json["since"]
+    assert client.get(f"{path}/shadow").json["rows"] == 0
+    assert client.post(f"{path}/enforce").json == PolicyText("none").as_dict()
+    assert client.get(f"{path}/shadow").code == "no_draft"
+    client.put(path, {"mode": "all"})
+    assert client.delete(path).status == 204
+    assert client.delete(path).code == "no_draft"
+    assert client.put(path, {"mode": "sometimes"}).code == "unknown_mode"

@@ -1,0 +1,240 @@
+"""Explain: every stage with its verdict, the first that refuses, and who can change it."""
+
+import time
+
+import pytest
+
+from agents.bindings import bind, switch_binding
+from agents.governance.explaining import CHANGED_BY, DECIDING, explain
+from agents.governance.lacking import lack_of
+from agents.governance.snapshots import snapshots
+from agents.halting import halt
+from agents.models import Budget
+from agents.registration import AgentSpec, alter_agent
+from agents.tool_policies import PolicyText, RuleText, set_policy
+from bonobot.ledger.models import BudgetCell, FlowCell, RateCell
+from bonobot.tenancy.roles import WHO_MAY, Action, Role
+from mcp_servers.approval import approve, switch_definition
+from mcp_servers.models import Definition
+from mcp_servers.registration import switch
+from tests import desk, rest
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+NAME = "mcp_web_add"
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+ORDER = ["resolve", "arguments", *DECIDING, "consent", "flow", "rate", "budgets"]
+
+
+@pytest.fixture
+def acme():
+    return casting.organization()
+
+
+@pytest.fixture
+def boss(acme):
+    return casting.administrator(acme)
+
+
+@pytest.fixture
+def server(acme, boss):
+    made = desk.web_server(acme)
+    desk.offer(made, "add", inputSchema=SCHEMA)
+    approve(boss, made)
+    return made
+
+
+@pytest.fixture
+def helper(acme, boss, server):
+    made = casting.agent(acme)
+    bind(boss, made, server)
+    return made
+
+
+def told(boss, agent, arguments=None):
+    snapshot = snapshots().current("agent", agent.pk)
+    return explain(boss, snapshot, snapshot.tools[NAME], arguments)
+
+
+def stage(found, name):
+    return next(one for one in found["stages"] if one["stage"] == name)
+
+
+def test_a_tool_that_may_be_called_passes_every_stage(boss, helper):
+    found = told(boss, helper)
+    assert [one["stage"] for one in found["stages"]] == ORDER
+    assert (found["decision"], found["first"], found["who"]) == ("allow", "", "")
+    verdicts = {one["stage"]: one["verdict"] for one in found["stages"]}
+    assert verdicts.pop("arguments") == "skip"
+    assert set(verdicts.values()) == {"allow"}
+
+
+def test_every_stage_has_somebody_who_can_change_it():
+    assert set(ORDER) <= set(CHANGED_BY)
+
+
+@pytest.mark.parametrize(
+    ("deed", "first", "code", "action"),
+    [
+        (lambda b, a, s: halt(b), "switches", "organization_halted", Action.MANAGE_ORGANIZATION),
+        (
+            lambda b, a, s: alter_agent(b, a, AgentSpec(name=a.name, enabled=False)),
+            "switches",
+            "agent_disabled",
+            Action.MANAGE_AGENTS,
+        ),
+        (
+            lambda b, a, s: switch(b, s, enabled=False),
+            "server",
+            "server_disabled",
+            Action.MANAGE_SERVERS,
+        ),
+        (
+            lambda b, a, s: switch_binding(b, a, s, enabled=False),
+            "binding",
+            "not_bound",
+            Action.MANAGE_AGENTS,
+        ),
+        (
+            lambda b, a, s: switch_definition(b, Definition.objects.get(), enabled=False),
+            "definition",
+            "tool_disabled",
+            Action.MANAGE_SERVERS,
+        ),
+        (
+            lambda b, a, s: Definition.objects.update(pinned_digest="other"),
+            "definition",
+            "definition_changed",
+            Action.APPROVE_DEFINITIONS,
+        ),
+        (
+            lambda b, a, s: bind(b, a, s, denied_tools=("add",)),
+            "binding_lists",
+            "denied_by_binding",
+            Action.MANAGE_AGENTS,
+        ),
+        (
+            lambda b, a, s: set_policy(b, a.organization, PolicyText("all", deny=(NAME,))),
+            "organization_rules",
+            "denied_by_organization",
+            Action.MANAGE_ORGANIZATION,
+        ),
+        (
+            lambda b, a, s: set_policy(b, a, PolicyText("none")),
+            "policy",
+            "denied_by_policy",
+            Action.MANAGE_AGENTS,
+        ),
+    ],
+)
+def test_the_first_that_refuses_is_named_with_who_can_change_it(
+    boss, helper, server, deed, first, code, action
+):
+    deed(boss, helper, server)
+    snapshots().read("agent", helper.pk)
+    found = told(boss, helper)
+    assert (found["first"], found["code"], found["who"]) == (first, code, WHO_MAY[action])
+    assert (found["decision"], found["allowed"]) == ("deny", False)
+    assert len(found["stages"]) == len(ORDER)
+
+
+def test_a_question_is_explained_with_what_a_yes_needs(boss, helper):
+    set_policy(boss, helper, PolicyText("all", ask=(NAME,)))
+    found = told(boss, helper)
+    assert (found["decision"], found["first"], found["code"]) == (
+        "ask",
+        "policy",
+        "approval_required",
+    )
+    assert stage(found, "consent")["who"] == WHO_MAY[Action.APPROVE_CALLS]
+
+
+def test_arguments_decide_conditions_and_are_checked(boss, helper):
+    large = RuleText(NAME, {"properties": {"a": {"minimum": 100}}, "required": ["a"]})
+    set_policy(boss, helper, PolicyText("denylist", deny=(large,)))
+    assert told(boss, helper, {"a": 1})["decision"] == "allow"
+    found = told(boss, helper, {"a": 100})
+    assert (found["first"], found["code"]) == ("policy", "denied_by_policy")
+    wrong = told(boss, helper, {"a": "x"})
+    assert (wrong["first"], wrong["code"]) == ("arguments", "invalid_arguments")
+    assert wrong["who"] == "whoever calls"
+
+
+def test_a_leak_is_asked_about(acme, boss, helper):
+    Definition.objects.update(labels=["sends_out"])
+    snapshots().read("agent", helper.pk)
+    assert stage(told(boss, helper), "flow")["verdict"] == "allow"
+    key = f"flow:{acme.pk}:agent:{helper.pk}"
+    FlowCell.objects.create(key=key, organization_id=acme.pk, labels=3, touched=0)
+    found = told(boss, helper)
+    assert (found["first"], found["code"]) == ("flow", "flow_needs_approval")
+    assert "private_data, untrusted_content" in stage(found, "flow")["reason"]
+
+
+def test_a_rate_that_is_used_up_refuses(acme, boss, helper):
+    assert "20 of 20 calls" in stage(told(boss, helper), "rate")["reason"]
+    later = int((time.time() + 60) * 1_000_000)
+    RateCell.objects.create(key=f"rate:{acme.pk}:agent:{helper.pk}", tat=later)
+    found = told(boss, helper)
+    assert (found["first"], found["code"]) == ("rate", "rate_limited")
+    assert "0 of 20 calls" in stage(found, "rate")["reason"]
+
+
+def test_budgets_say_what_is_left_and_refuse_when_no_call_is(acme, boss, helper):
+    for unit, limit in (("calls", 2), ("tokens", 100)):
+        Budget.objects.create(
+            organization=acme, agent=helper, unit=unit, period="total", limit=limit
+        )
+    snapshots().read("agent", helper.pk)
+    found = told(boss, helper)
+    reason = stage(found, "budgets")["reason"]
+    assert found["decision"] == "allow"
+    assert "2 of 2 calls in total (agent)" in reason
+    Budget.objects.filter(unit="calls").update(limit=0)
+    snapshots().read("agent", helper.pk)
+    found = told(boss, helper)
+    assert (found["first"], found["code"]) == ("budgets", "budget_exhausted")
+    assert not BudgetCell.objects.exists()  # nothing was reserved
+
+
+def test_rest_explains_with_and_without_arguments(acme, helper):
+    operator = rest.as_role(acme, Role.OPERATOR)
+    path = f"agents/{helper.slug}/tools/{NAME}/explain"
+    assert operator.get(path).json["decision"] == "allow"
+    found = operator.post(path, {"arguments": {"a": "x"}}).json
+    assert (found["first"], found["stages"][1]["verdict"]) == ("arguments", "deny")
+    assert operator.post(path, {}).status == 400
+    assert operator.get(f"agents/{helper.slug}/tools/nothing/explain").code == "unknown_tool"
+
+
+def test_the_admin_shows_each_stage_and_takes_arguments(acme, helper):
+    seat = desk.sit(acme, Role.REVIEWER)
+    page = desk.words(seat.get("agents_agent_why", helper.pk, tool=NAME))
+    assert "no stage refuses" in page
+    assert "13. budgets" in page
+    bad = desk.words(seat.get("agents_agent_why", helper.pk, tool=NAME, arguments='{"a": "x"}'))
+    assert "invalid_arguments" in bad
+    for typed in ("{", "[1]"):
+        seat.get("agents_agent_why", helper.pk, status=400, tool=NAME, arguments=typed)
+    seat.get("agents_agent_why", helper.pk, status=404, tool="nothing")
+
+
+def test_why_an_agent_has_no_tools(acme, boss, helper, server):
+    def lack(agent=helper):
+        found = lack_of(snapshots().read("agent", agent.pk))
+        return found.code if found else None
+
+    assert lack() is None
+    assert lack(casting.agent(acme, "bare")) == "no_server"
+    set_policy(boss, helper, PolicyText("none"))
+    assert lack() == "denied_by_policy"
+    set_policy(boss, helper, PolicyText("all"))
+    Definition.objects.update(pinned_digest="")
+    assert lack() == "not_approved"
+    desk.offer(server, "more")
+    assert "2 of its 2 tools" in str(lack_of(snapshots().read("agent", helper.pk)))
+    Definition.objects.all().delete()
+    assert lack() == "nothing_offered"
+    halt(boss)
+    assert lack() == "organization_halted"

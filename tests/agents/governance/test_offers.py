@@ -1,0 +1,131 @@
+"""The decision about resources and prompts: ticked, pinned, and never by another's name."""
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.governance.offers import OfferFacts, decide_offer, means, offer_stages, spans_slashes
+from agents.governance.policies import Ruling, Scope, Switches
+from agents.governance.rules import Policy
+
+LIBRARY = UUID(int=1)
+BOOK = OfferFacts(kind="resource", own_name="lib://rules", server_id=LIBRARY, server_name="library")
+TEMPLATE = replace(BOOK, kind="resource_template", own_name="lib://books/{book}")
+PROMPT = replace(BOOK, kind="prompt", own_name="review")
+ALL = Scope(resources=("*",), prompts=("*",))
+OFFERS = st.builds(
+    OfferFacts,
+    kind=st.sampled_from(["resource", "resource_template", "prompt"]),
+    own_name=st.text(min_size=1, max_size=20),
+    server_id=st.just(LIBRARY),
+    server_enabled=st.booleans(),
+    state=st.sampled_from(["approved", "pending", "changed", "refused", "gone"]),
+    enabled=st.booleans(),
+)
+PATTERNS = st.lists(st.text(max_size=8), max_size=3).map(tuple)
+SCOPES = st.none() | st.builds(
+    Scope, enabled=st.booleans(), resources=PATTERNS, prompts=PATTERNS, allowed=PATTERNS
+)
+MODES = st.sampled_from(["none", "allowlist", "denylist", "all"])
+
+
+def ruling(mode="all", scope=ALL, *, on=True):
+    """Return what rules an agent that has the library in this scope, or not at all."""
+    scopes = {} if scope is None else {LIBRARY: scope}
+    return Ruling(policy=Policy(mode), scopes=scopes, switches=Switches(agent=on))
+
+
+def code(offer=BOOK, mode="all", scope=ALL, *, on=True):
+    """Return the code of a refusal, or nothing."""
+    return decide_offer(offer, ruling(mode, scope, on=on)).code
+
+
+def test_nothing_is_allowed_that_is_not_ticked():
+    assert [code(one, scope=Scope()) for one in (BOOK, TEMPLATE, PROMPT)] == ["not_ticked"] * 3
+
+
+def test_what_is_ticked_is_allowed():
+    ticked = Scope(resources=("lib://rules", "lib://books/{book}"), prompts=("rev*",))
+    assert [code(one, scope=ticked) for one in (BOOK, TEMPLATE, PROMPT)] == [""] * 3
+
+
+def test_the_tools_of_a_binding_tick_nothing_else():
+    assert code(scope=Scope(allowed=("*",), prompts=("*",))) == "not_ticked"
+    assert code(PROMPT, scope=Scope(allowed=("*",), resources=("*",))) == "not_ticked"
+
+
+def test_mode_none_blocks_them_too_and_no_other_mode_does():
+    assert code(mode="none") == "denied_by_policy"
+    assert [code(mode=mode) for mode in ("allowlist", "denylist", "all")] == [""] * 3
+
+
+@pytest.mark.parametrize(
+    ("offer", "found"),
+    [
+        (replace(BOOK, state="pending"), "not_approved"),
+        (replace(BOOK, state="changed"), "definition_changed"),
+        (replace(BOOK, state="refused"), "definition_refused"),
+        (replace(BOOK, state="gone"), "resource_gone"),
+        (replace(PROMPT, state="gone"), "prompt_gone"),
+        (replace(TEMPLATE, enabled=False), "resource_disabled"),
+        (replace(PROMPT, enabled=False), "prompt_disabled"),
+        (replace(BOOK, server_enabled=False), "server_disabled"),
+    ],
+)
+def test_only_a_pinned_offer_that_is_switched_on_is_allowed(offer, found):
+    assert code(offer) == found
+
+
+def test_the_agent_and_its_binding_come_first():
+    assert code(on=False) == "agent_disabled"
+    assert code(scope=None) == code(scope=replace(ALL, enabled=False)) == "not_bound"
+
+
+def test_a_pattern_over_the_uri_ticks_what_it_means_of_a_template():
+    asked = replace(TEMPLATE, uri="lib://books/emma")
+    assert code(asked, scope=Scope(resources=("lib://books/e*",))) == ""
+    assert code(asked, scope=Scope(resources=("lib://books/f*",))) == "not_ticked"
+
+
+def test_only_a_pattern_over_the_uri_lets_a_variable_span_a_slash():
+    uri = "lib://files/a/b"
+    assert not spans_slashes(None, uri)
+    assert not spans_slashes(Scope(resources=("*", "lib://files/{+path}")), uri)
+    assert spans_slashes(Scope(resources=("lib://files/a/*",)), uri)
+
+
+def test_a_uri_with_characters_of_globs_means_itself():
+    assert means("lib://a?b=[1]", "lib://a?b=[1]")
+
+
+@given(OFFERS, MODES, SCOPES, st.booleans())
+def test_whatever_is_allowed_passed_every_stage(offer, mode, scope, agent_enabled):
+    decision = decide_offer(offer, ruling(mode, scope, on=agent_enabled))
+    stages = list(offer_stages(offer, ruling(mode, scope, on=agent_enabled)))
+    assert decision.allowed == all(stage.allows for stage in stages)
+    assert decision.allowed or (decision.code and decision.remedy and decision.rule)
+    if decision.allowed:
+        patterns = scope.prompts if offer.kind == "prompt" else scope.resources
+        assert any(means(one, offer.own_name) for one in patterns)
+        assert (offer.state, offer.enabled, offer.server_enabled) == ("approved", True, True)
+        assert mode != "none"
+        assert agent_enabled
+
+
+@given(OFFERS, MODES, SCOPES)
+def test_further_ticks_never_take_anything_away(offer, mode, scope):
+    if scope is not None and decide_offer(offer, ruling(mode, scope)).allowed:
+        more = replace(scope, resources=(*scope.resources, "x"), prompts=(*scope.prompts, "x"))
+        assert decide_offer(offer, ruling(mode, more)).allowed
+
+
+@given(OFFERS, SCOPES)
+def test_a_shown_name_decides_nothing(offer, scope):
+    renamed = replace(offer, server_name="another name")
+    assert (
+        decide_offer(offer, ruling("all", scope)).allowed
+        == decide_offer(renamed, ruling("all", scope)).allowed
+    )

@@ -1,0 +1,43 @@
+"""A history: calls in the audit, with the columns that the door writes, without making them."""
+
+from typing import Any
+from uuid import uuid4
+
+from agents.models import Agent
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.entries import Opening
+from bonobot.ledger.writer import writer
+from mcp_servers.models import Server
+
+
+def history(
+    agent: Agent,
+    calls: int,
+    server: Server | None = None,
+    tool: str = "read_result",
+    **arguments: Any,
+) -> None:
+    """Write so many allowed calls of an agent: of a server's tool, else of a built-in one."""
+    written = [
+        writer().note(
+            Opening(
+                call_id=uuid4(),
+                organization_id=agent.organization_id,
+                action="agent_tool_call",
+                event_type="call",
+                resource_type="mcp_tool" if server else "builtin_tool",
+                resource_id=tool,
+                actor=Actor("user", "1", "Ann"),
+                decision="allow",
+                rule="policy:all",
+                details={"tool_name": tool, "arguments": {"number": number, **arguments}},
+                agent_id=agent.pk,
+                agent_name=agent.name,
+                server_id=server.pk if server else None,
+                server_name=server.name if server else "",
+                tool_name=tool,
+            )
+        )
+        for number in range(calls)
+    ]
+    assert all(future.result() for future in written)

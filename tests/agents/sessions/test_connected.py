@@ -1,0 +1,126 @@
+"""Servers that come and go while a session runs: next call, next turn, a line each (D3, D9)."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from agents.bindings import bind, switch_binding
+from agents.models import Session, Step
+from agents.registration import EndpointSpec, save_endpoint
+from agents.sessions import requests
+from agents.sessions.connected import turnover
+from agents.sessions.runner import SessionRunner
+from bonobot.lib.runtime import runtime
+from mcp_servers.approval import approve
+from mcp_servers.connections.pool import connections
+from tests import desk
+from tests.agents import casting
+from tests.agents.llm.openai_server import Says, Waits, openai_server
+from tests.eventually import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+ECHO = Says(calls=(("c", "mcp_workshop_echo", '{"text": "hi"}'),))
+A, B = "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11", "0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a12"
+
+
+def test_what_came_and_what_went_is_told_in_a_line_each():
+    assert turnover(None, {A: "git"}) == turnover({A: "git"}, {A: "renamed"}) == []
+    went, came = turnover({A: "git"}, {B: "web"})
+    assert (went.code, str(went.server_id)) == ("server_disconnected", A)
+    assert (came.code, str(came.server_id)) == ("server_connected", B)
+    assert "git" in went.text
+    assert "web" in came.text
+
+
+@pytest.fixture
+def fake(acme, helper):
+    """A model on the OpenAI wire, which the agent thinks with."""
+    stack = AsyncExitStack()
+    found = runtime().call(stack.enter_async_context, openai_server())
+    spec = EndpointSpec(name="Fake", base_url=found.url, model="house-model", allow_private=True)
+    helper.model_endpoint = save_endpoint(casting.administrator(acme), spec)
+    helper.save()
+    yield found
+    runtime().call(stack.aclose)
+
+
+@pytest.fixture
+def runner(transactional_db):
+    one = SessionRunner()
+    yield one
+    runtime().call(one.drain)
+
+
+def asked(request):
+    """Return the system prompt of a request, and the names of its tools."""
+    return request["messages"][0]["content"], {
+        tool["function"]["name"] for tool in request.get("tools", ())
+    }
+
+
+def children(server):
+    """Return the holders of the server's living children."""
+
+    async def look():
+        seats = connections()._seats._seats
+        return [key[1] for key, seat in seats.items() if key[0] == server.pk and seat.connection]
+
+    return runtime().call(look)
+
+
+def test_a_server_is_disconnected_and_another_connected_in_the_middle_of_a_run(
+    acme, helper, workshop, fake, runner
+):
+    boss = casting.administrator(acme)
+    clock = desk.web_server(acme, "clock")
+    desk.offer(clock, "get_time")
+    approve(boss, clock)
+    second, third = Waits(then=ECHO), Waits(then=Says("done"))
+    fake.script = [ECHO, second, third]
+    session = requests.start(boss, helper, "go")
+    task = runtime().call(runner.take, session.pk)
+    eventually(lambda: len(fake.requests) == 2, within=20)
+    holder = f"session:{session.pk}"
+    assert holder in children(workshop)
+
+    switch_binding(boss, helper, workshop, enabled=False)
+    bind(boss, helper, clock)
+    runtime().loop.call_soon_threadsafe(second.release.set)
+    eventually(lambda: len(fake.requests) == 3, within=20)
+    assert holder not in children(workshop)
+    runtime().loop.call_soon_threadsafe(third.release.set)
+    runtime().call(asyncio.wait, [task], timeout=20)
+
+    session.refresh_from_db()
+    assert session.status == Session.Status.DONE
+    made, refused = session.steps.filter(kind=Step.Kind.CALL).order_by("seq")
+    assert (made.state, refused.payload["code"]) == (Step.State.DONE, "not_bound")
+    notices = session.steps.filter(kind=Step.Kind.NOTICE).order_by("seq")
+    codes = [notice.payload["code"] for notice in notices]
+    assert codes == ["server_disconnected", "server_connected"]
+    (_, before), (prompt, after) = asked(fake.requests[1]), asked(fake.requests[2])
+    assert "mcp_workshop_echo" in before - after
+    assert "mcp_clock_get_time" in after - before
+    for notice in notices:
+        assert f"Since your last turn: {notice.payload['text']}" in prompt
+    assert "Since your last turn" not in asked(fake.requests[1])[0]
+
+
+def test_what_changed_between_two_messages_is_told_with_the_next_one(
+    acme, helper, workshop, fake, runner
+):
+    boss = casting.administrator(acme)
+    fake.script = [Says("one"), Says("two")]
+    session = requests.start(boss, helper, "go")
+    runtime().call(_until_done, runner, session.pk)
+    switch_binding(boss, helper, workshop, enabled=False)
+    requests.send(boss, session, "again")
+    runtime().call(_until_done, runner, session.pk)
+    assert "workshop was disconnected" in asked(fake.requests[1])[0]
+    assert session.steps.filter(kind=Step.Kind.NOTICE).count() == 1
+
+
+async def _until_done(runner, session_id):
+    if task := await runner.take(session_id):
+        await asyncio.wait_for(task, 20)

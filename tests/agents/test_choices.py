@@ -1,0 +1,50 @@
+"""What an agent gets of a server: at least one capability, or everything by name."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.choices import choose, gets, literal, ticked
+from bonobot.lib.problems import Invalid
+
+NAMES = st.text(min_size=1, max_size=12)
+OFFERED = ("add", "add_all", "echo")
+
+
+def code_of(*args: object, **more: object) -> str:
+    with pytest.raises(Invalid) as refused:
+        choose(*args, **more)  # type: ignore[arg-type]  # as a caller gives them
+    return refused.value.code
+
+
+def test_everything_is_chosen_by_name_and_never_by_leaving_a_list_empty() -> None:
+    assert choose(["*"], OFFERED) == choose(["echo", "*"], ()) == []
+    assert code_of([], OFFERED) == code_of([], ()) == "nothing_chosen"
+
+
+def test_each_name_or_glob_means_something_that_is_offered() -> None:
+    assert choose(["add*", "echo", "echo"], OFFERED) == ["add*", "echo"]
+    assert code_of(["echo", "ehco"], OFFERED) == "unknown_tool"
+
+
+def test_a_server_that_was_never_asked_may_offer_anything() -> None:
+    assert choose(["get_*"], ()) == ["get_*"]
+
+
+def test_ticks_that_mean_what_the_globs_mean_keep_the_globs() -> None:
+    assert ticked(["add", "add_all"], OFFERED, ["add*"]) == ["add*"]
+    assert ticked(["add"], OFFERED, ["add*"]) == ["add"]
+    assert ticked(OFFERED, OFFERED, []) == sorted(OFFERED)
+
+
+@given(st.sets(NAMES, min_size=1), NAMES)
+def test_ticked_names_let_through_these_and_no_other(names: set[str], other: str) -> None:
+    globs = choose(ticked(names, names, []), names)
+    assert all(gets(name, globs) for name in names)
+    assert gets(other, globs) == (other in names)
+
+
+@given(NAMES, NAMES)
+def test_a_denial_wins(name: str, other: str) -> None:
+    assert not gets(name, [], [literal(name)])
+    assert gets(other, [], [literal(name)]) == (name != other)

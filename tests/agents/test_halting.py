@@ -1,0 +1,232 @@
+"""Kill switches, with a session that runs, one that waits, and a real child."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from agents.halting import Reach, end_sessions, halt, reach_of, resume
+from agents.models import Approval, Session, Step
+from agents.registration import AgentSpec, EndpointSpec, alter_agent, save_endpoint
+from agents.sessions import requests, turns
+from agents.sessions.runner import SessionRunner
+from agents.tool_policies import PolicyText, set_policy
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Problem
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.roles import Role
+from mcp_servers.connections.pool import connections
+from mcp_servers.models import Server
+from mcp_servers.registration import switch
+from tests.agents import casting
+from tests.agents.llm.openai_server import Says, Waits, openai_server
+from tests.eventually import eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO = "mcp_workshop_echo"
+
+
+@pytest.fixture
+def boss(acme):
+    return casting.person(acme, Role.OWNER)
+
+
+@pytest.fixture
+def runner(transactional_db):
+    one = SessionRunner()
+    yield one
+    runtime().call(one.drain)
+
+
+@pytest.fixture
+def take(runner):
+    async def until_rest(session_id):
+        task = await runner.take(session_id)
+        if task is not None:
+            await asyncio.wait_for(task, 30)
+
+    def run(session):
+        runtime().call(until_rest, session.pk)
+        session.refresh_from_db()
+        return session.status
+
+    return run
+
+
+@pytest.fixture
+def fake(acme, helper):
+    """A model that the agent thinks with, on this process's loop."""
+    stack = AsyncExitStack()
+    server = runtime().call(stack.enter_async_context, openai_server())
+    helper.model_endpoint = save_endpoint(
+        casting.administrator(acme),
+        EndpointSpec(name="Fake", base_url=server.url, model="house", allow_private=True),
+    )
+    helper.save()
+    yield server
+    runtime().call(stack.aclose)
+
+
+def refused(made, *args, **more) -> Problem:
+    with pytest.raises(Problem) as caught:
+        made(*args, **more)
+    return caught.value
+
+
+def children(server) -> bool:
+    return server.pk in connections()._seats.servers()
+
+
+def test_a_halt_refuses_the_very_next_call_and_resuming_lets_it_through(workshop, call, boss):
+    assert call(ECHO, {"text": "x"}).text == "x"
+    assert halt(boss, "drill").halted_at is not None
+    problem = refused(call, ECHO, {"text": "x"})
+    assert (problem.code, problem.rule) == ("organization_halted", "organization:halted")
+    without = {"agent_id": None, "server_id": workshop.pk, "principal": boss}
+    assert refused(call, "echo", {"text": "x"}, **without).code == "organization_halted"
+    resume(boss)
+    assert call(ECHO, {"text": "x"}).text == "x"
+
+
+def test_a_halt_closes_what_is_open(workshop, call, boss):
+    call(ECHO, {"text": "x"})
+    assert children(workshop)
+    halt(boss)
+    eventually(lambda: not children(workshop), what="the child's end")
+
+
+def test_a_running_session_is_cancelled_and_told_why(acme, helper, fake, runner, boss):
+    session = requests.start(boss, helper, "hello")
+    fake.script.append(Waits())
+    runtime().call(runner.take, session.pk)
+    eventually(lambda: fake.requests, within=30, what="the model's turn")
+    assert reach_of(acme).running == 1
+    halt(boss, "Leaked key.")
+    eventually(lambda: Session.objects.get().status == "cancelled", what="the end")
+    found = Session.objects.get()
+    assert (found.error_code, "Leaked key." in found.error_detail) == ("cancelled", True)
+    end = found.steps.get(kind=Step.Kind.END)
+    assert "Leaked key." in end.payload["detail"]
+
+
+def test_a_session_that_waits_for_a_person_is_cancelled(acme, helper, workshop, take, boss):
+    set_policy(boss, helper, PolicyText("all", ask=(ECHO,)))
+    session = requests.start(boss, helper, f'/{ECHO} {{"text": "x"}}')
+    assert take(session) == Session.Status.WAITING
+    assert reach_of(acme) == Reach(running=0, waiting=1, agents=1, servers=1)
+    halt(boss)
+    assert take(session) == Session.Status.CANCELLED
+    assert Approval.objects.get().state == Approval.State.WITHDRAWN
+
+
+def test_a_session_that_nobody_held_ends_at_once(acme, helper, boss):
+    session = requests.start(boss, helper, "hello")
+    halt(boss, "drill")
+    session.refresh_from_db()
+    assert (session.status, "drill" in session.error_detail) == ("cancelled", True)
+
+
+def test_no_session_starts_and_no_message_is_taken_while_it_is_halted(helper, take, boss):
+    session = requests.start(boss, helper, "hello")
+    take(session)
+    halt(boss)
+    helper.organization.refresh_from_db()
+    assert refused(requests.start, boss, helper, "hello").code == "organization_halted"
+    session = Session.objects.get()
+    assert refused(requests.send, boss, session, "more").code == "organization_halted"
+
+
+def test_a_model_is_not_asked_while_it_is_halted(helper, fake, take, boss):
+    session = requests.start(boss, helper, "hello")
+    helper.organization.halted_at = "2026-01-01T00:00:00Z"
+    helper.organization.save()
+    assert take(session) == Session.Status.FAILED
+    assert session.error_code == "organization_halted"
+    assert not fake.requests
+    row = AuditRow.objects.get(action="agent_model_turn")
+    assert (row.decision, row.code) == ("deny", "organization_halted")
+
+
+def test_a_switch_turned_while_a_turn_begins_counts(helper, fake, take, boss, monkeypatch):
+    session = requests.start(boss, helper, "hello")
+    fake.script += [Says("never")]
+
+    def reserve_late(*args, reserves=turns.reserves):
+        halt(boss)
+        return reserves(*args)
+
+    monkeypatch.setattr(turns, "reserves", reserve_late)
+    assert take(session) in (Session.Status.FAILED, Session.Status.CANCELLED)
+    assert not fake.requests
+
+
+def test_switching_an_agent_off_ends_its_sessions_alone(acme, helper, boss):
+    other = casting.agent(acme, "other")
+    requests.start(boss, helper, "hello")
+    requests.start(boss, other, "hello")
+    alter_agent(boss, helper, AgentSpec(name=helper.name, enabled=False))
+    stand = dict(Session.objects.values_list("agent__slug", "status"))
+    assert stand == {"helper": "cancelled", "other": "queued"}
+    assert refused(requests.start, boss, helper, "hello").code == "agent_disabled"
+
+
+def test_switching_a_server_off_closes_its_children(workshop, call, boss):
+    call(ECHO, {"text": "x"})
+    switch(boss, workshop, enabled=False)
+    eventually(lambda: not children(workshop), what="the child's end")
+    assert refused(call, ECHO, {"text": "x"}).code == "server_disabled"
+
+
+def test_what_another_process_switched_off_is_closed_here_too(workshop, call):
+    call(ECHO, {"text": "x"})
+    runtime().call(connections().end_stopped)
+    assert children(workshop)
+    Server.objects.filter(pk=workshop.pk).update(enabled=False)
+    runtime().call(connections().end_stopped)
+    assert not children(workshop)
+
+
+def test_a_server_reaches_the_sessions_of_agents_that_have_it(acme, helper, workshop, boss):
+    other = casting.agent(acme, "other")
+    requests.start(boss, helper, "hello")
+    requests.start(boss, other, "hello")
+    assert reach_of(workshop) == Reach(running=1, waiting=0, agents=1, servers=1)
+    assert reach_of(helper) == Reach(running=1, waiting=0, agents=1, servers=1)
+    assert reach_of(acme) == Reach(running=2, waiting=0, agents=2, servers=1)
+
+
+def test_halting_twice_is_one_change_and_sweeps_up_what_was_left(acme, helper, boss):
+    halt(boss)
+    Session.objects.create(
+        organization=acme, agent=helper, started_by_kind="user", started_by_id="1", started_by="x"
+    )
+    halt(boss)
+    assert Session.objects.get().status == Session.Status.CANCELLED
+    resume(boss)
+    resume(boss)
+    actions = AuditRow.objects.filter(resource_type="organization").values_list("action", flat=True)
+    assert sorted(actions) == ["organization_halted", "organization_resumed"]
+
+
+@pytest.mark.parametrize("role", [Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER])
+def test_only_owners_halt_and_resume(acme, role):
+    somebody = casting.person(acme, role)
+    assert refused(halt, somebody).code == "forbidden"
+    assert refused(resume, somebody).code == "forbidden"
+
+
+def test_another_organization_goes_on(acme, helper, boss):
+    theirs = casting.agent(casting.organization("other"))
+    session = requests.start(casting.administrator(theirs.organization), theirs, "hello")
+    halt(boss)
+    session.refresh_from_db()
+    assert session.status == Session.Status.QUEUED
+
+
+def test_resting_sessions_are_left_alone(helper, take, boss):
+    session = requests.start(boss, helper, "hello")
+    take(session)
+    assert end_sessions(boss, Session.objects.all(), "why") == 0
+    session.refresh_from_db()
+    assert session.status == Session.Status.DONE

@@ -1,0 +1,218 @@
+"""Replay and shadow: a door with a history, another policy over it, a draft that is enforced."""
+
+import json
+from datetime import timedelta
+
+import pytest
+import time_machine
+from django.utils import timezone
+
+from agents import replay as replaying
+from agents.drafts import discard_draft, draft_of, enforce_draft, set_draft
+from agents.replay import replay, shadowed
+from agents.tool_policies import PolicyText, RuleText, policy_text, set_policy
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.writer import writer
+from bonobot.lib.problems import Forbidden, Invalid, NotFound, Problem
+from bonobot.tenancy.roles import Role
+from mcp_servers.registration import remove
+from tests.agents import casting
+from tests.agents.history import history
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ECHO, ADD = "mcp_workshop_echo", "mcp_workshop_add"
+TOKEN = "ghp_" + "a1B2c3D4" * 4
+LOUD = RuleText(ECHO, {"properties": {"text": {"pattern": "!$"}}})
+
+
+@pytest.fixture
+def boss(acme):
+    return casting.administrator(acme)
+
+
+def said(found):
+    return {(one.tool, one.before, one.after): one.calls for one in found.flips}
+
+
+def shadow_of(row):
+    return json.loads(row.opened)["details"].get("shadow")
+
+
+def last_call():
+    return AuditRow.objects.filter(event_type="call").order_by("seq").last()
+
+
+def test_a_replay_tells_what_would_flip(boss, helper, workshop, call):
+    call(ECHO, {"text": "hello"})
+    call(ECHO, {"text": "hello!"})
+    call(ADD, {"a": 1, "b": 2})
+    with pytest.raises(Problem):
+        call("mcp_workshop_nothing")
+    with pytest.raises(Problem):
+        call(ADD, {"a": "one"})
+    found = replay(boss, helper, PolicyText("denylist", ask=(LOUD,), deny=(ADD,)))
+    assert said(found) == {("echo", "allow", "ask"): 1, ("add", "allow", "deny"): 1}
+    assert (found.rows, found.same, found.elsewhere, found.stopped) == (5, 1, 2, "")
+    flip = next(one for one in found.flips if one.tool == "echo")
+    assert (flip.server_name, flip.agent_name) == ("workshop", helper.name)
+    kept = json.loads(AuditRow.objects.get(pk=flip.samples[0]).opened)["details"]["arguments"]
+    assert kept == {"text": "hello!"}
+    assert "echo" in flip.rule
+
+
+def test_refusals_flip_too_and_count_as_often_as_they_came(boss, helper, workshop, call):
+    set_policy(boss, helper, PolicyText("none"))
+    for _ in range(3):
+        with pytest.raises(Problem):
+            call(ECHO, {"text": "x"})
+    writer().close()  # the count of the flood is written
+    assert said(replay(boss, helper, PolicyText("all"))) == {("echo", "deny", "allow"): 3}
+    found = replay(boss, helper, PolicyText("allowlist", allow=(LOUD,)))
+    assert (found.same, found.undecidable) == (1, 2)  # of repeats no arguments are kept
+
+
+def test_a_masked_secret_is_undecidable_and_nothing_else(boss, helper, workshop, call):
+    call(ECHO, {"text": TOKEN})
+    assert TOKEN not in last_call().opened
+    found = replay(boss, helper, PolicyText("all", ask=(LOUD,)))
+    assert (found.flipped, found.undecidable) == (0, 1)
+    (unsure,) = found.unsure
+    assert (unsure.tool, unsure.before, unsure.after) == ("echo", "allow", "")
+    assert said(replay(boss, helper, PolicyText("none"))) == {("echo", "allow", "deny"): 1}
+
+
+def test_only_the_last_days_and_only_this_agent_are_read(acme, boss, helper, workshop, call):
+    with time_machine.travel(timezone.now() - timedelta(days=3), tick=True):
+        call(ECHO, {"text": "x"})
+    other = casting.agent(acme, "other")
+    assert replay(boss, helper, PolicyText("none"), days=1).rows == 0
+    assert replay(boss, helper, PolicyText("none"), days=4).flipped == 1
+    assert replay(boss, other, PolicyText("none"), days=4).rows == 0
+
+
+def test_a_replay_stops_at_its_bounds_and_says_so(boss, helper, monkeypatch):
+    history(helper, 7)
+    monkeypatch.setattr(replaying, "PAGE", 2)
+    assert replay(boss, helper, PolicyText("none")).rows == 7
+    found = replay(boss, helper, PolicyText("none"), most_rows=3)
+    assert (found.rows, found.stopped, found.as_dict()["complete"]) == (3, "rows", False)
+    assert found.until == AuditRow.objects.order_by("-seq")[2].opened_at
+    found = replay(boss, helper, PolicyText("none"), most_s=0)
+    assert (found.rows, found.stopped) == (2, "time")
+    assert replay(boss, helper, PolicyText("none"), most_rows=7).stopped == ""
+
+
+def test_a_page_costs_two_queries(boss, helper, workshop, django_assert_num_queries):
+    history(helper, 20, workshop, "echo")
+    text = PolicyText("all", ask=(LOUD,))
+    for _ in range(2):  # the first one names the tools, so the second one reads the snapshot anew
+        replay(boss, helper, text)
+    rules = 9  # what names of tools mean
+    with django_assert_num_queries(1 + rules + 2):
+        assert replay(boss, helper, text).rows == 20
+    history(helper, 200, workshop, "echo")
+    with django_assert_num_queries(1 + rules + 2):
+        assert replay(boss, helper, text).rows == 220
+
+
+@pytest.mark.parametrize("days", [0, 367])
+def test_days_that_make_no_sense_are_refused(boss, helper, days):
+    with pytest.raises(Invalid) as caught:
+        replay(boss, helper, PolicyText("none"), days=days)
+    assert (caught.value.code, caught.value.field) == ("bad_days", "days")
+
+
+def test_who_may_not_read_the_audit_replays_nothing(acme, helper):
+    with pytest.raises(Forbidden):
+        replay(casting.person(acme, Role.MEMBER), helper, PolicyText("none"))
+
+
+def test_a_draft_is_recorded_where_it_differs_and_decides_nothing(boss, helper, workshop, call):
+    set_draft(boss, helper, PolicyText("denylist", ask=(LOUD,), deny=(ADD,)))
+    assert call(ECHO, {"text": "quiet"}).outcome == "ok"
+    assert shadow_of(last_call()) is None
+    assert call(ECHO, {"text": "loud!"}).outcome == "ok"
+    assert shadow_of(last_call())["decision"] == "ask"
+    assert call(ADD, {"a": 1, "b": 2}).outcome == "ok"
+    assert shadow_of(last_call()) == {
+        "decision": "deny",
+        "rule": "policy:denylist:deny mcp:add",
+    }
+    assert last_call().decision == "allow"
+    with pytest.raises(Problem):
+        call(ADD, {"a": "one"})
+    assert shadow_of(last_call()) is None  # no policy would change that
+    found = shadowed(boss, helper)
+    assert said(found) == {("echo", "allow", "ask"): 1, ("add", "allow", "deny"): 1}
+    assert (found.rows, found.same, found.elsewhere) == (4, 1, 1)
+
+
+def test_a_refusal_that_the_draft_would_let_through_is_recorded(boss, helper, workshop, call):
+    set_policy(boss, helper, PolicyText("none"))
+    set_draft(boss, helper, PolicyText("all"))
+    with pytest.raises(Problem) as caught:
+        call(ECHO, {"text": "x"})
+    assert caught.value.code == "denied_by_policy"
+    assert shadow_of(last_call()) == {"decision": "allow", "rule": "policy:all"}
+
+
+def test_a_draft_is_enforced_and_gone(boss, helper, workshop, call):
+    text = PolicyText("denylist", ask=(LOUD,), deny=(ADD,))
+    set_draft(boss, helper, text)
+    assert draft_of(helper).text == text
+    enforce_draft(boss, helper)
+    assert (policy_text(helper), draft_of(helper)) == (text, None)
+    with pytest.raises(Problem) as caught:
+        call(ADD, {"a": 1, "b": 2})
+    assert caught.value.code == "denied_by_policy"
+    row = AuditRow.objects.filter(action="tool_policy_changed").latest("seq")
+    details = json.loads(row.opened)["details"]
+    assert details["mode"] == "denylist"
+    assert details["in_shadow_since"]
+
+
+def test_a_draft_is_discarded_and_leaves_no_trace_in_calls(boss, helper, workshop, call):
+    set_draft(boss, helper, PolicyText("none"))
+    discard_draft(boss, helper)
+    assert call(ECHO, {"text": "x"}).outcome == "ok"
+    assert shadow_of(last_call()) is None
+    assert shadowed(boss, helper) is None
+    actions = AuditRow.objects.filter(event_type="change").order_by("-seq")
+    assert list(actions.values_list("action", flat=True)[:2]) == [
+        "tool_policy_draft_discarded",
+        "tool_policy_drafted",
+    ]
+
+
+@pytest.mark.parametrize("deed", [enforce_draft, discard_draft])
+def test_where_no_draft_stands_there_is_nothing_to_do(boss, helper, deed):
+    before = AuditRow.objects.count()
+    with pytest.raises(NotFound) as caught:
+        deed(boss, helper)
+    assert caught.value.code == "no_draft"
+    assert AuditRow.objects.count() == before
+
+
+def test_a_draft_that_means_nothing_is_refused(boss, helper):
+    with pytest.raises(Invalid) as caught:
+        set_draft(boss, helper, PolicyText("sometimes"))
+    assert caught.value.code == "unknown_mode"
+
+
+def test_a_draft_outlives_the_servers_it_names(acme, boss, helper, workshop, call):
+    set_draft(boss, helper, PolicyText("denylist", deny=(ADD, "read_result")))
+    remove(boss, workshop)
+    assert draft_of(helper).text == PolicyText("denylist", deny=("read_result",))
+    enforce_draft(boss, helper)
+    assert policy_text(helper) == PolicyText("denylist", deny=("read_result",))
+
+
+@pytest.mark.parametrize("deed", [enforce_draft, discard_draft])
+def test_only_who_manages_agents_writes_drafts(acme, boss, helper, deed):
+    auditor = casting.person(acme, Role.AUDITOR)
+    set_draft(boss, helper, PolicyText("none"))
+    with pytest.raises(Forbidden):
+        deed(auditor, helper)
+    with pytest.raises(Forbidden):
+        set_draft(auditor, helper, PolicyText("all"))
