@@ -10,23 +10,18 @@ the run and removed. Processor time is that of this process: PostgreSQL's own wo
 """
 
 import asyncio
-import os
-import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 from uuid import UUID, uuid4
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.databases import on_each
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.entries import Admission, Charge, Opening, Reserve, Settlement
 from bonobot.ledger.writer import close, writer
 
-ROOT = Path(__file__).resolve().parents[2]
-POSTGRES = os.environ.get("BENCH_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres")
 CONCURRENCY = (1, 8, 32)
 RUN_S = 3.0
 WARM_S = 0.5
@@ -126,45 +121,6 @@ def measure() -> None:
     sys.stdout.write(f"verify {report.ok} {report.rows} {took:.3f}\n")
 
 
-def run(url: str, folder: str) -> list[list[str]]:
-    """Measure a database in a process of its own; return the lines that it printed."""
-    done = subprocess.run(
-        [sys.executable, __file__, "measure"],
-        cwd=ROOT,
-        env=os.environ
-        | {
-            "BONOBOT_VAR": folder,
-            "DATABASE_URL": url,
-            "DJANGO_SETTINGS_MODULE": os.environ.get("DJANGO_SETTINGS_MODULE", "bonobot.settings"),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(done.stderr)
-    return [line.split() for line in done.stdout.splitlines()]
-
-
-def on_postgres(folder: str) -> list[list[str]]:
-    """Measure PostgreSQL in a database made for it; nothing where it doesn't answer."""
-    import psycopg
-    from psycopg import sql
-
-    name = f"bonobot_bench_{os.getpid()}"
-    try:
-        server = psycopg.connect(POSTGRES, autocommit=True, connect_timeout=3)
-    except psycopg.OperationalError:
-        return []
-    with server:
-        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        try:
-            return run(f"{POSTGRES.rpartition('/')[0]}/{name}", folder)
-        finally:
-            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
 def test_the_ledger_admits_and_settles_calls() -> None:
     main()
 
@@ -175,24 +131,14 @@ def main() -> None:
     for title in ("database", "at once", "calls/s", "p50 ms", "p99 ms", "processor ms/call"):
         table.add_column(title, justify="left" if title == "database" else "right")
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="bonobot-bench-") as folder:
-        Path(folder).chmod(0o700)
-        databases = {
-            "SQLite": lambda: run(f"sqlite:///{folder}/bench.sqlite3", folder),
-            "PostgreSQL": lambda: on_postgres(folder),
-        }
-        for name, measured in databases.items():
-            with console.status(f"measuring {name}"):
-                lines = measured()
-            if not lines:
-                console.print(f"{name} doesn't answer at {POSTGRES.rpartition('@')[2]}: left out.")
-            for first, *figures in lines:
-                if first == "verify":
-                    sound, rows, seconds = figures
-                    console.print(f"{name}: verify of {rows} rows in {seconds} s, sound: {sound}")
-                    continue
-                rate, p50, p99, cpu = (float(one) for one in figures)
-                table.add_row(name, first, f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{cpu:.3f}")
+    for name, lines in on_each(__file__, console):
+        for first, *figures in lines:
+            if first == "verify":
+                sound, rows, seconds = figures
+                console.print(f"{name}: verify of {rows} rows in {seconds} s, sound: {sound}")
+                continue
+            rate, p50, p99, cpu = (float(one) for one in figures)
+            table.add_row(name, first, f"{rate:,.0f}", f"{p50:.2f}", f"{p99:.2f}", f"{cpu:.3f}")
     console.print(table)
 
 

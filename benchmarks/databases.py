@@ -1,0 +1,72 @@
+"""Measure the same on SQLite and, where it answers, on PostgreSQL, in databases made for it.
+
+Each measurement is a process of its own: `python bench_x.py measure` prints lines of words.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+
+ROOT = Path(__file__).resolve().parents[1]
+POSTGRES = os.environ.get("BENCH_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres")
+
+
+def on_each(script: str, console: Console) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield each database's name with the lines that `script` printed when it measured it."""
+    with tempfile.TemporaryDirectory(prefix="bonobot-bench-") as folder:
+        Path(folder).chmod(0o700)
+        databases = {
+            "SQLite": lambda: _run(script, f"sqlite:///{folder}/bench.sqlite3", folder),
+            "PostgreSQL": lambda: _on_postgres(script, folder),
+        }
+        for name, measured in databases.items():
+            with console.status(f"measuring {name}"):
+                lines = measured()
+            if lines:
+                yield name, lines
+            else:
+                console.print(f"{name} doesn't answer at {POSTGRES.rpartition('@')[2]}: left out.")
+
+
+def _run(script: str, url: str, folder: str) -> list[list[str]]:
+    """Measure a database in a process of its own; return the lines that it printed."""
+    done = subprocess.run(
+        [sys.executable, script, "measure"],
+        cwd=ROOT,
+        env=os.environ
+        | {
+            "BONOBOT_VAR": folder,
+            "DATABASE_URL": url,
+            "DJANGO_SETTINGS_MODULE": os.environ.get("DJANGO_SETTINGS_MODULE", "bonobot.settings"),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(done.stderr)
+    return [line.split() for line in done.stdout.splitlines()]
+
+
+def _on_postgres(script: str, folder: str) -> list[list[str]]:
+    """Measure PostgreSQL in a database made for it; nothing where it doesn't answer."""
+    import psycopg
+    from psycopg import sql
+
+    name = f"bonobot_bench_{os.getpid()}"
+    try:
+        server = psycopg.connect(POSTGRES, autocommit=True, connect_timeout=3)
+    except psycopg.OperationalError:
+        return []
+    with server:
+        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            return _run(script, f"{POSTGRES.rpartition('/')[0]}/{name}", folder)
+        finally:
+            server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
