@@ -5,6 +5,7 @@ the processes live as long as the test: they cache content types and lease rows,
 between tests takes away from under them.
 """
 
+import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -15,14 +16,22 @@ from django.conf import settings
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.db import connection, connections
 from django.db.backends.postgresql.operations import DatabaseOperations
+from hypothesis import HealthCheck
+from hypothesis import settings as settings_of_hypothesis
 from playwright.sync_api import Page
 
 from bonobot.ledger import writer
 from bonobot.lib import runtime
 from tests import processes
 from tests.browser import keep, open_page
-from tests.parts import NODE_SERVERS
+from tests.parts import NODE_SERVERS, ROOT
 from tests.processes import Process, Web
+
+# How long an example takes says something about the machine, nothing about the property.
+settings_of_hypothesis.register_profile(
+    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings_of_hypothesis.load_profile("suite")
 
 FAILED = pytest.StashKey[bool]()
 PROCESSES = pytest.StashKey[list[Process]]()
@@ -113,6 +122,18 @@ def node_server() -> Callable[[str], str]:
         return str(path)
 
     return find
+
+
+@pytest.fixture(scope="session")
+def changing_url() -> Iterator[str]:
+    """Run the SDK's server whose tools change, over HTTP, for the whole session."""
+    command = [sys.executable, str(ROOT / "tests" / "servers" / "changing.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield f"http://127.0.0.1:{server.stdout.readline().split()[1]}/mcp"
+        finally:
+            server.terminate()
 
 
 @pytest.fixture

@@ -63,6 +63,8 @@ def url(name: str, *args: Any) -> str:
 
 def page_of(response: Any) -> str:
     """Return a page, after a look at what no page may hold."""
+    if response.streaming:
+        return ""  # a file, not a page
     text = str(response.content.decode())
     assert not (found := INLINE.search(text)), text[max(0, found.start() - 80) : found.end() + 80]
     return text

@@ -3,6 +3,9 @@
 Loaded by `-p tests.environment`: pytest-django imports the settings before any conftest. A run
 never reads the developer's `BONOBOT_*` variables and never touches their `var/`; `DATABASE_URL`
 and `REDIS_URL` choose what the run is about, so they stay.
+
+Each process of a parallel run (`pytest -n 3`) loads this again: it has a folder, with that a
+filesystem broker, and a prefix in Redis for itself. The test database is named by process too.
 """
 
 import atexit
@@ -19,6 +22,7 @@ def isolate() -> None:
     for name in [name for name in os.environ if name.startswith("BONOBOT_")]:
         del os.environ[name]
     os.environ["BONOBOT_VAR"] = str(VAR)
+    os.environ["BONOBOT_REDIS_PREFIX"] = f"bonobot-{os.environ.get('PYTEST_XDIST_WORKER', 'test')}"
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
     owner = os.getpid()
 

@@ -92,6 +92,7 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {
         **inherited,
         "BONOBOT_VAR": str(VAR),
+        "BONOBOT_REDIS_PREFIX": os.environ["BONOBOT_REDIS_PREFIX"],
         "BONOBOT_LOG_FORMAT": "text",
         "DATABASE_URL": database_url(),
         "DJANGO_SETTINGS_MODULE": "bonobot.settings",

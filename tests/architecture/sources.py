@@ -11,8 +11,12 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("agents", "bonobot", "mcp_servers")
 
 # Strings that Django, Celery and importlib resolve: "agents.Agent", "agents.tasks.run".
-DOTTED = re.compile(r"(?:agents|bonobot|mcp_servers|tenancy|ledger)(?:\.[A-Za-z_]\w*)+")
-APP_LABELS = {"tenancy": "bonobot.tenancy", "ledger": "bonobot.ledger"}
+DOTTED = re.compile(r"(?:agents|bonobot|mcp_servers|tenancy|ledger|notices)(?:\.[A-Za-z_]\w*)+")
+APP_LABELS = {
+    "tenancy": "bonobot.tenancy",
+    "ledger": "bonobot.ledger",
+    "notices": "bonobot.notices",
+}
 
 
 @dataclass(frozen=True)

@@ -1,128 +1,62 @@
-"""Bonobot's connections as the client of the official conformance suite: `client.py URL`.
+"""Bonobot as the client of the official conformance suite; started as a module, with a URL.
 
-The suite starts it once per scenario, in which a server of its own watches what comes. Whatever
-the scenario, the server is surveyed and everything usable that it declares is used once; the
-suite's context says which tools are called with which arguments.
+The suite starts it once per scenario, in which a server of its own watches what comes. By itself it
+makes an installation of its own in a folder that is thrown away; our own tests, which play dozens
+of scenarios, let it hand over to the process that runs them (`RELAY`, a port of the loopback).
 """
 
-import asyncio
+import http.client
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+import tempfile
 from typing import Any
-from uuid import UUID
 
-from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.errors import UpstreamError
-from mcp_servers.connections.host import Host, NoHost
-from mcp_servers.connections.pool import Connections
-from mcp_servers.connections.survey import Item
-
-HOLDER = "session:conformance"
-ROUNDS = 5
-FOCAL = "json_schema_2020_12_tool"
-ARGUMENTS = {"add_numbers": {"a": 5, "b": 3}}
-# The scenarios whose servers ask something back, or look at what is declared.
-ASKING = (
-    "elicitation-sep1034-client-defaults",
-    "request-metadata",
-    "sep-2322-client-request-state",
-)
-
-Params = dict[str, Any]
+RELAY = "CONFORMANCE_RELAY"
+# What the suite expects our client id metadata document to be called.
+DOCUMENT = "https://conformance-test.local/client-metadata.json"
+LONGEST_S = 120
 
 
-class Answers(Host):
-    """Accepts every form with its defaults, and offers the other two."""
-
-    def capabilities(self) -> Mapping[str, Any]:
-        return {"sampling": {}, "elicitation": {"form": {}}, "roots": {}}
-
-    async def elicitation(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
-        fields = params.get("requestedSchema", {}).get("properties", {})
-        content = {name: one["default"] for name, one in fields.items() if "default" in one}
-        return {"action": "accept", "content": content}
-
-    async def sampling(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
-        return {"role": "assistant", "content": {"type": "text", "text": "ok"}, "model": "none"}
-
-    async def roots(self, endpoint: Endpoint) -> dict[str, Any]:
-        return {"roots": []}
+def main() -> str:
+    """Play the scenario that the environment names; returns what went wrong, blank if nothing."""
+    part = {
+        "url": sys.argv[-1],
+        "scenario": os.environ["MCP_CONFORMANCE_SCENARIO"],
+        "context": json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}"),
+    }
+    relay = os.environ.get(RELAY)
+    return _handed_over(int(relay), part) if relay else _alone(part)
 
 
-async def main(url: str) -> None:
-    """Use all that the server at `url` offers."""
-    endpoint = Endpoint(
-        server_id=UUID(int=1),
-        name="conformance",
-        organization_id=UUID(int=2),
-        transport="http",
-        url=url,
-        allow_private=True,
-        connect_s=5,
-        read_s=15,
-    )
-    host = Answers() if os.environ["MCP_CONFORMANCE_SCENARIO"] in ASKING else NoHost()
-    connections = Connections(host=host)
-    try:
-        survey = await connections.survey(endpoint)
-        usable = [item for item in survey.items if not item.fault]
-        async for method, params, schema in _uses(usable):
-            await _use(connections, endpoint, host, method, params, schema)
-    finally:
-        await connections.close()
+def _handed_over(port: int, part: dict[str, Any]) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LONGEST_S)
+    connection.request("POST", "/", json.dumps(part))
+    return connection.getresponse().read().decode()
 
 
-async def _uses(items: list[Item]) -> AsyncIterator[tuple[str, Params, Any]]:
-    """Yield what to ask for: method, parameters, and the schema of a tool."""
-    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
-    schemas = {item.name: item.payload["inputSchema"] for item in items if item.kind == "tool"}
-    known: dict[str, Any] = {**ARGUMENTS, "json_schema_echo": {"schema": schemas.get(FOCAL)}}
-    calls = context.get("toolCalls") or [
-        {"name": name, "arguments": known.get(name, {})} for name in schemas
-    ]
-    for call in calls:
-        if call["name"] in schemas:
-            yield "tools/call", call, schemas[call["name"]]
-    for item in items:
-        if item.kind == "resource":
-            yield "resources/read", {"uri": item.name}, None
-        if item.kind == "prompt":
-            yield "prompts/get", {"name": item.name}, None
+def _alone(part: dict[str, Any]) -> str:
+    with tempfile.TemporaryDirectory(prefix="bonobot-conformance-") as folder:
+        os.environ["BONOBOT_VAR"] = folder
+        os.environ["BONOBOT_OAUTH_CLIENT_ID"] = DOCUMENT
+        os.environ["DJANGO_SETTINGS_MODULE"] = "bonobot.settings"
+        import django
+        from django.core.management import call_command
 
+        django.setup()
+        call_command("migrate", verbosity=0)
+        from bonobot.ledger import writer
+        from bonobot.lib import runtime
+        from tests.conformance.playing import play
 
-async def _use(
-    connections: Connections,
-    endpoint: Endpoint,
-    host: Host,
-    method: str,
-    params: Params,
-    schema: Any,
-) -> None:
-    """Ask once, and again with answers as often as the server wants some."""
-    more: Params = {}
-    for _ in range(ROUNDS):
         try:
-            result = await connections.request(
-                endpoint, method, params | more, holder=HOLDER, input_schema=schema
-            )
-        except UpstreamError as error:
-            if error.code != "upstream_error":  # which is an answer too
-                raise
-            return
-        if result.get("resultType") != "input_required":
-            return
-        asked = result.get("inputRequests", {})
-        more = {
-            "inputResponses": {
-                key: await host.elicitation(endpoint, one.get("params", {}))
-                for key, one in asked.items()
-            }
-        }
-        if "requestState" in result:
-            more["requestState"] = result["requestState"]
+            return play(**part)
+        finally:
+            runtime.close()
+            writer.close()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[-1]))
+    wrong = main()
+    sys.stderr.write(wrong)
+    sys.exit(1 if wrong else 0)

@@ -86,14 +86,20 @@ def add_by_pasting(page: Page, url: str) -> None:
 
 
 def give_two_tools(page: Page) -> Locator:
-    page.get_by_label("A server of the pool").select_option(label="everything")
-    page.get_by_role("button", name="Give it this server").click()
+    page.get_by_role("link", name="Give it servers").click()
+    page.get_by_label("everything").check()
+    page.get_by_role("button", name="Choose what it gets").click()
     panel = page.locator("[data-server=everything]")
-    panel.locator("summary").first.click()
+    panel.get_by_label("Search Tools of everything").fill("get-sum")
+    expect(panel.get_by_label("echo", exact=True)).to_be_hidden()
+    panel.get_by_label("select all shown").check()
+    panel.get_by_label("Search Tools of everything").fill("")
     panel.get_by_label("echo", exact=True).check()
-    panel.get_by_label("get-sum", exact=True).check()
-    panel.get_by_role("button", name="Save the choice").click()
-    return panel
+    expect(panel.get_by_role("status").first).to_contain_text("2 of 13 chosen")
+    panel.locator("tr", has_text="get-sum").get_by_text("Arguments").click()
+    expect(panel.locator("tr", has_text="get-sum")).to_contain_text("First number")
+    page.get_by_role("button", name="Save the choice").click()
+    return page.locator("[data-server=everything]")
 
 
 def ask(page: Page, text: str) -> None:

@@ -42,10 +42,17 @@ class Settings:
     client_documents: bool = False
     registration: bool = True
     needed_scope: str = ""
+    never_enough: bool = False
+    scope_told: bool = True
+    lifetime_told: bool = True
+    token_says: str = ""
     echo: bool = False
     scopes_supported: list[str] = field(default_factory=list)
     refuse_grants: str = ""
     down: bool = False
+    revocation: bool = True
+    revocation_status: int = 200
+    managed_at: str = ""
     resource_metadata: str = ""
     authorization_servers: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
@@ -58,6 +65,8 @@ class Seen:
     token_requests: list[dict[str, str]] = field(default_factory=list)
     authorizations: list[dict[str, str]] = field(default_factory=list)
     registrations: list[dict[str, Any]] = field(default_factory=list)
+    revocations: list[dict[str, str]] = field(default_factory=list)
+    unregistered: list[str] = field(default_factory=list)
     mcp_bearers: list[str] = field(default_factory=list)
     calls: int = 0
     tokens: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -66,6 +75,20 @@ class Seen:
 
 
 settings, seen = Settings(), Seen()
+
+# What a token endpoint may say instead of a token.
+ODD: dict[str, Response] = {
+    "a page": Response("<html>sign in</html>", media_type="text/html"),
+    "a list": JSONResponse(["access_token"]),
+    "nothing": Response(""),
+    "a cut text": Response('{"access_token": "x', media_type="application/json"),
+    "a number": JSONResponse({"access_token": 5, "token_type": "Bearer"}),
+    "a line too many": JSONResponse({"access_token": "x\r\nX-Evil: 1", "token_type": "Bearer"}),
+    "a bound token": JSONResponse({"access_token": "x", "token_type": "DPoP"}),
+    "too much": JSONResponse({"access_token": "x", "filler": "x" * 300_000}),
+    "go elsewhere": RedirectResponse("http://127.0.0.1:9/token", status_code=307),
+    "an unknown error": JSONResponse({"error": "<b>odd</b>"}, status_code=400),
+}
 
 
 def origin(request: Request) -> str:
@@ -97,6 +120,8 @@ async def authority_metadata(request: Request) -> Response:
     }
     if settings.pkce:
         document["code_challenge_methods_supported"] = ["S256"]
+    if settings.revocation:
+        document["revocation_endpoint"] = f"{here}/revoke"
     if settings.registration:
         document["registration_endpoint"] = f"{here}/register"
     return JSONResponse(document | settings.extra)
@@ -106,7 +131,26 @@ async def register(request: Request) -> Response:
     """RFC 7591."""
     wanted = await request.json()
     seen.registrations.append(wanted)
-    return JSONResponse({**wanted, "client_id": "registered-1"}, status_code=201)
+    managed = {
+        "registration_client_uri": settings.managed_at or f"{origin(request)}/register/1",
+        "registration_access_token": "manages-1",
+    }
+    return JSONResponse({**wanted, "client_id": "registered-1", **managed}, status_code=201)
+
+
+async def unregister(request: Request) -> Response:
+    """RFC 7592."""
+    seen.unregistered.append(request.headers.get("authorization", ""))
+    return Response(status_code=204)
+
+
+async def revoke(request: Request) -> Response:
+    """RFC 7009."""
+    form = {key: str(value) for key, value in (await request.form()).items()}
+    seen.revocations.append({**form, "authorization": request.headers.get("authorization", "")})
+    seen.refresh_tokens.pop(form["token"], None)
+    seen.tokens.pop(form["token"], None)
+    return Response(status_code=settings.revocation_status)
 
 
 async def authorize(request: Request) -> Response:
@@ -130,6 +174,8 @@ async def token(request: Request) -> Response:
     await asyncio.sleep(settings.token_pause_s)
     if settings.down:
         return Response("away", status_code=503)
+    if settings.token_says:
+        return ODD[settings.token_says]
     if settings.refuse_grants:
         return JSONResponse({"error": settings.refuse_grants}, status_code=400)
     kind = form["grant_type"]
@@ -160,7 +206,7 @@ async def mcp(request: Request) -> Response:
         challenge = f'Bearer error="invalid_token", resource_metadata="{where}"'
         return Response(status_code=401, headers={"WWW-Authenticate": challenge})
     needed = settings.needed_scope
-    if needed and needed not in held["scope"].split():
+    if needed and (settings.never_enough or needed not in held["scope"].split()):
         challenge = f'Bearer error="insufficient_scope", scope="{needed}"'
         return Response(status_code=403, headers={"WWW-Authenticate": challenge})
     message = await request.json()
@@ -185,6 +231,8 @@ async def control(request: Request) -> Response:
             "token_requests": seen.token_requests,
             "authorizations": seen.authorizations,
             "registrations": seen.registrations,
+            "revocations": seen.revocations,
+            "unregistered": seen.unregistered,
             "mcp_bearers": seen.mcp_bearers,
             "calls": seen.calls,
         }
@@ -221,8 +269,8 @@ def _given(form: dict[str, str], *, rotated: bool) -> Response:
     body: dict[str, Any] = {
         "access_token": access,
         "token_type": "Bearer",
-        "expires_in": settings.lifetime_s,
-        "scope": form.get("scope", ""),
+        **({"expires_in": settings.lifetime_s} if settings.lifetime_told else {}),
+        **({"scope": form.get("scope", "")} if settings.scope_told else {}),
     }
     if rotated:
         body["refresh_token"] = f"refresh-{secrets.token_urlsafe(24)}"
@@ -254,6 +302,8 @@ routes = [
     Route("/.well-known/oauth-protected-resource/mcp", resource_metadata),
     Route("/.well-known/oauth-authorization-server", authority_metadata),
     Route("/register", register, methods=["POST"]),
+    Route("/register/1", unregister, methods=["DELETE"]),
+    Route("/revoke", revoke, methods=["POST"]),
     Route("/authorize", authorize),
     Route("/token", token, methods=["POST"]),
     Route("/mcp", mcp, methods=["POST"]),

@@ -4,14 +4,15 @@
 
 `silent` ignores what it doesn't know until `initialize`; `strict` exits on anything else before it;
 `fussy` refuses with -32022; `late` starts slowly; `old` discovers old versions only; `no` refuses
-every greeting. The tool called, or the catalogue, chooses what
-goes wrong. Each start leaves one line on stderr.
+every greeting. The tool called, or the catalogue, chooses what goes wrong. Each start leaves one
+line on stderr.
 """
 
 import argparse
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -46,11 +47,8 @@ def result(number: Any, value: Any) -> Message:
 
 def error(number: Any, code: int, text: str, data: Any = None) -> Message:
     """Return an error."""
-    return {
-        "jsonrpc": "2.0",
-        "id": number,
-        "error": {"code": code, "message": text, "data": data},
-    }
+    fault = {"code": code, "message": text, "data": data}
+    return {"jsonrpc": "2.0", "id": number, "error": fault}
 
 
 def text(number: Any, value: Any) -> Message:
@@ -126,6 +124,29 @@ def endless_line(number: Any, arguments: Message) -> None:
         raw(b"x" * 65536)
 
 
+def drip(number: Any, arguments: Message) -> None:
+    while True:
+        raw(b" ")
+        time.sleep(0.02)
+
+
+def flood(number: Any, arguments: Message) -> None:
+    """Say something for ever, to nobody or as questions."""
+    message = {"jsonrpc": "2.0", "method": arguments.get("method", "notifications/message")}
+    asked = {"id": 7} if arguments.get("asks") else {}
+    while True:
+        send(*[message | asked | {"params": {}}] * 200)
+
+
+def complain_for_ever(number: Any, arguments: Message) -> None:
+    while True:
+        sys.stderr.write("e" * 65536)
+
+
+def wide(number: Any, arguments: Message) -> None:
+    raw(b'{"jsonrpc": "2.0", "id": %d, "result": {"a": [%s0]}}\n' % (number, b"[]," * 300_000))
+
+
 def deep(number: Any, arguments: Message) -> None:
     depth = arguments.get("depth", 10_000)
     value = b"[" * depth + b"]" * depth
@@ -191,6 +212,15 @@ def complain(number: Any, arguments: Message) -> None:
     send(text(number, "complained"))
 
 
+def attempt(number: Any, arguments: Message) -> None:
+    """Tell what an expression is from where this process stands, or which error it meets."""
+    try:
+        found = eval(arguments["expression"], {"os": os, "socket": socket})  # noqa: S307 - a test's own words
+    except OSError as problem:
+        found = type(problem).__name__
+    send(text(number, found))
+
+
 def refuse(number: Any, arguments: Message) -> None:
     send(error(number, arguments.get("code", -32000), arguments.get("text", "no"), {"why": 1}))
 
@@ -200,7 +230,9 @@ TOOLS: dict[str, Callable[[Any, Message], None]] = {
     for tool in (
         *(echo, crash, kill_itself, close_output, hang, block, garbage, broken_json, wrong_id),
         *(twice, long_line, long_notification, endless_line, deep, not_an_object, unusual),
-        *(progress, batch, ask_back, cancellations, environment, grandchild, complain, refuse),
+        *(progress, batch, ask_back, cancellations, environment, grandchild, complain, attempt),
+        *(drip, flood, complain_for_ever, wide),
+        refuse,
     )
 }
 
@@ -217,6 +249,14 @@ def catalogue(name: str, method: str, cursor: str | None) -> Message | None:
         return FEATURES[method] if name == "mixed" else {}
     page = int(cursor or 0)
     pages: dict[str, Callable[[], Message | None]] = {
+        "many_tools": lambda: {"tools": named(*(f"t{n}" for n in range(100_000)))},
+        "many_pages": lambda: {
+            "tools": named(*(f"t{page}-{n}" for n in range(500))),
+            **_next(page, 10**9),
+        },
+        "endless_cursor": lambda: {"tools": [], **_next(page, 10**9)},
+        "repeated_cursor": lambda: {"tools": named(f"t{page}"), "nextCursor": "1"},
+        "large_cursor": lambda: {"tools": named("a"), "nextCursor": "9" * MIB},
         "tools": lambda: {"tools": named(*TOOLS)},
         "mixed": lambda: {"tools": MIXED},
         "paged": lambda: {"tools": named(f"t{page}"), **_next(page, 3)},

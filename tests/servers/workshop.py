@@ -3,7 +3,8 @@
 It uses nothing but the standard library, so that it starts in a few hundredths of a second; servers
 that others wrote are tested elsewhere. `count` appends a line to the file in `WORKSHOP_FILE`, so
 that a test sees each effect once; `WORKSHOP_TOOLS` names further tools to offer, so that a server
-can change between two starts.
+can change between two starts. With `WORKSHOP_CHANGES` it changes while it runs, and tells it on
+`subscriptions/listen`: `change` gives `echo` another description.
 """
 
 import json
@@ -14,6 +15,9 @@ import time
 from pathlib import Path
 
 VERSION = "2026-07-28"
+CHANGES = bool(os.environ.get("WORKSHOP_CHANGES"))
+SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
+subscriptions = []
 LOCK = threading.Lock()
 
 
@@ -32,6 +36,7 @@ TOOLS = [
     tool("long", "Return a long text.", characters=WHOLE),
     tool("crash", "End the process without an answer."),
     tool("environment", "Return the names of the environment's variables."),
+    *([tool("change", "Describe `echo` anew and tell it.", words=TEXT)] if CHANGES else []),
     *(tool(name, "One more tool.") for name in os.environ.get("WORKSHOP_TOOLS", "").split()),
 ]
 
@@ -64,7 +69,7 @@ def result(method, params):
     if method == "server/discover":
         return {
             "supportedVersions": [VERSION],
-            "capabilities": {"tools": {}},
+            "capabilities": {"tools": {"listChanged": True} if CHANGES else {}},
             "instructions": "Tools to test with.",
             "ttlMs": 0,
             "cacheScope": "private",
@@ -72,6 +77,11 @@ def result(method, params):
         }
     if method == "tools/list":
         return {"tools": TOOLS, "ttlMs": 0, "cacheScope": "private"}
+    if method == "tools/call" and params["name"] == "change":
+        TOOLS[0] = tool("echo", params["arguments"]["words"], text=TEXT)
+        for number in subscriptions:
+            notify("tools/list_changed", number)
+        return {"content": [{"type": "text", "text": "changed"}]}
     if method == "tools/call":
         text, structured, failed = run(params["name"], params.get("arguments") or {})
         answer = {"content": [{"type": "text", "text": text}], "isError": failed}
@@ -79,15 +89,29 @@ def result(method, params):
     return None
 
 
+def send(message):
+    with LOCK:
+        sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        sys.stdout.flush()
+
+
+def notify(what, number, **params):
+    params["_meta"] = {SUBSCRIPTION: number}
+    send({"method": f"notifications/{what}", "params": params})
+
+
 def answer(request):
+    if CHANGES and request["method"] == "subscriptions/listen":
+        subscriptions.append(request["id"])
+        wanted = request["params"]["notifications"]
+        notify("subscriptions/acknowledged", request["id"], notifications=wanted)
+        return
     found = result(request["method"], request.get("params") or {})
     if found is None:
         body = {"error": {"code": -32601, "message": "Method not found"}}
     else:
         body = {"result": {"resultType": "complete", **found}}
-    with LOCK:
-        sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **body}) + "\n")
-        sys.stdout.flush()
+    send({"id": request["id"], **body})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,116 @@
+"""A small MCP server for tests (2026-07-28, stdio): resources, templates, prompts and completion.
+
+It uses nothing but the standard library. It reads whatever URI it is asked for and says so, like a
+careless server: what must not be read has to be stopped before it gets here. Each request leaves a
+line `method name` in the file that `LIBRARY_FILE` names.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+VERSION = "2026-07-28"
+PNG = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+    "YPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+
+RESOURCES = [
+    {"uri": "lib://rules", "name": "rules", "title": "House rules", "mimeType": "text/markdown"},
+    {"uri": "lib://logo", "name": "logo", "mimeType": "image/png"},
+    {"uri": "lib://page", "name": "page", "mimeType": "text/html"},
+    {"uri": "lib://hidden", "name": "hidden", "mimeType": "text/plain"},
+    {"uri": "lib://books/secret", "name": "secret", "mimeType": "text/plain"},
+]
+TEMPLATES = [
+    {"uriTemplate": "lib://books/{book}", "name": "book", "description": "A book."},
+    {"uriTemplate": "lib://files/{+path}", "name": "file"},
+]
+PROMPTS = [
+    {
+        "name": "review",
+        "title": "Review",
+        "description": "Ask for a review.",
+        "arguments": [
+            {"name": "book", "description": "Which one.", "required": True},
+            {"name": "tone"},
+        ],
+    },
+    {"name": "plain"},
+]
+TEXTS = {
+    "lib://rules": "# Be quiet",
+    "lib://page": "<script>alert(1)</script>",
+    "lib://hidden": "see\u200bthis \U000e0041",
+}
+
+
+def read(uri):
+    if uri == "lib://logo":
+        return {"uri": uri, "mimeType": "image/png", "blob": PNG}
+    mime = "text/html" if uri == "lib://page" else "text/plain"
+    return {"uri": uri, "mimeType": mime, "text": TEXTS.get(uri, f"the text of {uri}")}
+
+
+def prompt(name, given):
+    text = f"Review {given.get('book')} ({given.get('tone', 'plainly')})" if given else name
+    image = {"type": "image", "mimeType": "image/png", "data": PNG}
+    return {
+        "description": "As asked.",
+        "messages": [
+            {"role": "user", "content": {"type": "text", "text": text}},
+            {"role": "assistant", "content": image},
+        ],
+    }
+
+
+def complete(params):
+    typed = params["argument"]["value"]
+    values = [f"{typed}{number}" for number in range(150)] + ["hid\u200bden", 7]
+    return {"completion": {"values": values if typed != "!" else values[-2:], "total": 150}}
+
+
+def result(method, params):
+    if method == "server/discover":
+        return {
+            "supportedVersions": [VERSION],
+            "capabilities": {"resources": {}, "prompts": {}, "completions": {}},
+            "ttlMs": 0,
+            "cacheScope": "private",
+            "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "library", "version": "1"}},
+        }
+    kept = {"ttlMs": 0, "cacheScope": "private"}
+    if method == "resources/read":
+        return {"contents": [read(params["uri"])], **kept}
+    if method == "prompts/get":
+        return prompt(params["name"], params.get("arguments") or {})
+    if method == "completion/complete":
+        return complete(params)
+    return {
+        "resources/list": {"resources": RESOURCES, **kept},
+        "resources/templates/list": {"resourceTemplates": TEMPLATES, **kept},
+        "prompts/list": {"prompts": PROMPTS, **kept},
+    }.get(method)
+
+
+def answer(request):
+    params = request.get("params") or {}
+    if file := os.environ.get("LIBRARY_FILE"):
+        name = params.get("uri") or params.get("name") or ""
+        with Path(file).open("a", encoding="utf-8") as log:
+            log.write(f"{request['method']} {name}\n")
+    found = result(request["method"], params)
+    if found is None:
+        body = {"error": {"code": -32601, "message": "Method not found"}}
+    else:
+        body = {"result": {"resultType": "complete", **found}}
+    sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": request["id"], **body}) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        message = json.loads(line)
+        if "id" in message:
+            answer(message)
