@@ -4,6 +4,8 @@ PORT ?= 8000
 HOST ?= 127.0.0.1
 VENV ?= .venv
 ARGS ?=
+# Processes of the suite: most of its time is waiting, so there may be more of them than cores.
+TEST_PROCESSES ?= 3
 
 # Everything runs as modules of the environment's Python, so that a moved folder keeps working.
 PY := $(VENV)/bin/python
@@ -54,8 +56,8 @@ $(INSTALLED): requirements.lock pyproject.toml
 run: $(INSTALLED) ## Start web, worker and beat; PORT=8000, BONOBOT_VAR=var
 	@exec "$(PY)" -m bonobot up --host "$(HOST)" --port "$(PORT)" $(ARGS)
 
-test: $(INSTALLED) ## Run the whole suite; ARGS="-k words" narrows it
-	@"$(PY)" -m pytest $(ARGS)
+test: $(INSTALLED) ## Run the whole suite; ARGS="-n0 -k words" narrows it, in one process
+	@"$(PY)" -m pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
 
 lint: $(INSTALLED) ## Check style, types, migrations and the system checks
 	"$(PY)" -m ruff check .
@@ -72,7 +74,7 @@ bench: $(INSTALLED) ## Measure what the documentation promises
 	@"$(PY)" -m pytest benchmarks/bench_*.py -q -s $(ARGS)
 
 conformance: $(INSTALLED) ## Run the official MCP conformance suite against the client role
-	@TEST_REQUIRES=npm "$(PY)" -m pytest tests/conformance $(ARGS)
+	@TEST_REQUIRES=npm TEST_CONFORMANCE=whole "$(PY)" -m pytest tests/conformance $(ARGS)
 
 lock: ## Write requirements.lock from pyproject.toml (needs uv)
 	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --all-extras --group dev \
