@@ -57,11 +57,15 @@ class Import:
             "allowed_tools": list(self.wishes.only_tools.get(name, ())),
             "server_id": None,
         }
-        if (server := self.added.get(name)) is not None:
+        if (server := self.became(one)) is not None:
             shown |= {"action": "added", "server_id": str(server.pk)}
-        if (problem := self.refused.get(name)) is not None:
+        elif one.ready and (problem := self.refused.get(name)) is not None:
             shown |= {"action": "refuse", "problems": [problem.as_dict()]}
         return shown
+
+    def became(self, one: Planned) -> Server | None:
+        """Return the server that an entry became; another entry of its name became none."""
+        return self.added.get(one.entry.name) if one.ready else None
 
 
 def plan_import(principal: Principal, text: str, choices: Choices) -> Import:

@@ -78,7 +78,7 @@ def _add(
     refused = [
         (one, problem)
         for one in found.planned
-        if one.chosen and one.entry.name not in found.added
+        if one.chosen and found.became(one) is None
         for problem in (found.refused.get(one.entry.name), *one.problems[:1])
         if problem is not None
     ]

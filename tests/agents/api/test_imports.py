@@ -68,6 +68,14 @@ def test_applying_adds_what_holds_and_says_why_the_rest_does_not(operator):
     assert server.secrets.get().value.open() == SECRET
 
 
+def test_of_two_entries_with_one_name_only_the_first_is_added(operator):
+    text = "a: {url: https://a.example/}\na: {url: https://b.example/}\n"
+    first, second = sent(operator, text, apply=True).json["entries"]
+    assert (first["action"], second["action"]) == ("added", "refuse")
+    assert second["server_id"] is None
+    assert [one["code"] for one in second["problems"]] == ["duplicate_name"]
+
+
 def test_applying_again_finds_the_name_taken(operator):
     sent(operator, TWO, apply=True)
     docs, _ = sent(operator, TWO, apply=True).json["entries"]
