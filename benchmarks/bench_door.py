@@ -2,140 +2,108 @@
 
     make bench            (this among others)
     .venv/bin/python -m benchmarks.bench_door
+    .venv/bin/python -m benchmarks.bench_door instructions     (needs valgrind; takes minutes)
 
-Everything is on: rules with a condition, a pinned definition, checked arguments, rate limits,
-budgets, flow labels, the durable audit, masking and the scan of the result. The bare call is the
-same request through the connections alone, in the same run and process. Processor time is that of
-this process, all threads: PostgreSQL's own work and the server's aren't in it. The machine's load
-stands beside the figures, since a busy one makes every figure larger.
+Rounds of bare and governed calls (`benchmarks.door`) alternate in one warm process, at 1, 8 and 32
+at once, on SQLite and on PostgreSQL with Redis. Processor time is that of this process, all
+threads: PostgreSQL's own work isn't in it, the server's, which answers on the same loop, is in
+both. The table gives the median round and the best, since whatever else runs on the machine makes
+every round dearer; its load stands beside. Instructions don't depend on that: callgrind counts
+them, but not what the kernel does.
 """
 
-import asyncio
+import gc
 import os
+import shutil
+import subprocess
 import sys
-import time
-from collections.abc import Awaitable, Callable
-from typing import Any
+from statistics import median
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.databases import on_each
 
-CONCURRENCY = (1, 8)
-CALLS = 120
-ROUNDS = 3
-NEVER = 1_000_000  # a limit that isn't reached
-ARGUMENTS = {"text": "the quick brown fox", "note": "x" * 200, "count": 3, "where": {"city": "Ulm"}}
-
-One = Callable[[], Awaitable[Any]]
-
-
-async def spent(one: One, at_once: int) -> tuple[float, float]:
-    """Make calls; return processor and wall time of each, in ms."""
-    left = iter(range(CALLS))
-
-    async def work() -> None:
-        for _ in left:
-            await one()
-
-    cpu, wall = time.process_time(), time.perf_counter()
-    await asyncio.gather(*[work() for _ in range(at_once)])
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return cpu / CALLS * 1000, wall / CALLS * 1000
-
-
-def prepared() -> tuple[One, One, Callable[[], Any]]:
-    """Return a bare call, the same through the door, and what ends the server."""
-    from agents.bindings import bind
-    from agents.budgets import BudgetLine, set_budgets
-    from agents.calls import Request, call
-    from agents.governance.snapshots import snapshots
-    from agents.tool_policies import PolicyText, RuleText, set_policy
-    from bonobot.lib.runtime import runtime
-    from mcp_servers.approval import approve
-    from mcp_servers.connections.pool import connections
-    from mcp_servers.models import Definition, Server
-    from tests.agents import casting
-    from tests.servers import raw_http
-    from tests.servers.raw_http import Asked, RawHttp
-
-    schema = {
-        "type": "object",
-        "properties": {
-            "text": {"type": "string", "maxLength": 1000},
-            "note": {"type": "string"},
-            "count": {"type": "integer", "minimum": 0},
-            "where": {"type": "object", "properties": {"city": {"type": "string"}}},
-        },
-        "required": ["text"],
-    }
-    said = {"content": [{"type": "text", "text": "It is warm. " * 40}]}
-
-    def answer(asked: Asked) -> bytes:
-        if asked.method == "server/discover":
-            return raw_http.discovery(asked)
-        listed = {"tools": [{"name": "echo", "inputSchema": schema}]}
-        return raw_http.result(asked, listed if asked.method == "tools/list" else said)
-
-    listening = RawHttp(answer).listening()
-    http = runtime().call(listening.__aenter__)
-    acme = casting.organization()
-    boss = casting.administrator(acme)
-    agent = casting.agent(acme, calls_per_minute=NEVER)
-    server: Server = casting.ready(acme, casting.http_server(acme, http.url), agent)
-    Definition.objects.filter(server=server).update(labels=["private_data"])
-    approve(boss, server)
-    bind(boss, agent, server)
-    never = RuleText("mcp_web_echo", {"properties": {"text": {"const": "never"}}})
-    rules = PolicyText("all", deny=("mcp_web_other_*", never))
-    set_policy(boss, agent, rules)
-    set_budgets(boss, agent, [BudgetLine("calls", "month", NEVER)])
-    endpoint = snapshots().read("agent", agent.pk).servers[server.pk].endpoint
-
-    async def bare() -> None:
-        params = {"name": "echo", "arguments": dict(ARGUMENTS)}
-        await connections().request(endpoint, "tools/call", params, holder="bench:bare")
-
-    async def governed() -> None:
-        asked = Request(
-            principal=boss,
-            tool="mcp_web_echo",
-            arguments=dict(ARGUMENTS),
-            via="bench",
-            holder="bench:door",
-            agent_id=agent.pk,
-        )
-        outcome = await call(asked)
-        assert outcome.outcome == "ok", outcome.text
-
-    return bare, governed, lambda: runtime().call(listening.__aexit__, None, None, None)
+CONCURRENCY = (1, 8, 32)
+CALLS = 64
+ROUNDS = 15
 
 
 def measure() -> None:
-    """Measure on this process's database; print a line for each concurrency."""
+    """Measure on this process's database; print a line for each figure."""
+    _ready()
+    from benchmarks import door, door_stages
+    from bonobot.ledger.writer import close
+    from bonobot.lib.runtime import runtime
+
+    with door.opened() as one:
+
+        def spent(which: door.One, at_once: int, calls: int = CALLS) -> tuple[float, float]:
+            gc.collect()
+            return runtime().call(door.spent, which, calls=calls, at_once=at_once)
+
+        for at_once in CONCURRENCY:
+            spent(one.governed, at_once)
+            rounds = []
+            for _ in range(ROUNDS):
+                without, _wall = spent(one.bare, at_once)
+                through, wall = spent(one.governed, at_once)
+                rounds.append((through - without, without, through, wall))
+            least = min(line[2] for line in rounds) - min(line[1] for line in rounds)
+            figures = [median(column) for column in zip(*rounds, strict=True)]
+            _say("cost", at_once, *figures, least, os.getloadavg()[0])
+        for at_once in CONCURRENCY[:2]:
+            with door_stages.timed() as watched:
+                spent(one.governed, at_once, CALLS * ROUNDS // 3)
+            for kind, what, figure in watched.lines(CALLS * ROUNDS // 3):
+                if kind == "stage":
+                    _say(kind, at_once, what.replace(" ", "_"), figure)
+            with door_stages.counted() as watched:
+                spent(one.governed, at_once, CALLS)
+            for kind, what, figure in watched.lines(CALLS):
+                if kind == "count":
+                    _say(kind, at_once, what.replace(" ", "_"), figure)
+    close()
+
+
+def count_instructions() -> None:
+    """Under callgrind: count the instructions of bare and governed calls; print a line for each."""
+    _ready()
+    from benchmarks import door
+    from bonobot.ledger.writer import close
+    from bonobot.lib.runtime import runtime
+
+    def control(*words: str) -> None:
+        asked = ["callgrind_control", *words, str(os.getpid())]
+        subprocess.run(asked, check=True, stdout=subprocess.DEVNULL)
+
+    with door.opened() as one:
+        for at_once in CONCURRENCY[:2]:
+            for which in (one.bare, one.governed):
+                runtime().call(door.spent, which, calls=24, at_once=at_once)
+        gc.collect()
+        gc.disable()
+        control("-i", "on")
+        for at_once in CONCURRENCY[:2]:
+            for name, which in (("bare", one.bare), ("governed", one.governed)):
+                control("-z")
+                runtime().call(door.spent, which, calls=CALLS, at_once=at_once)
+                control("-d", f"{name} {at_once}")
+    close()
+
+
+def _ready() -> None:
     import django
     from django.core.management import call_command
 
     django.setup()
     call_command("migrate", verbosity=0)
-    from bonobot.ledger.writer import close
-    from bonobot.lib.runtime import runtime
 
-    bare, governed, end = prepared()
-    for at_once in CONCURRENCY:
-        rounds = []
-        for _ in range(ROUNDS):
-            without, _wall = runtime().call(spent, bare, at_once)
-            through, wall = runtime().call(spent, governed, at_once)
-            rounds.append((through - without, without, through, wall))
-        added, without, through, wall = sorted(rounds)[ROUNDS // 2]
-        load = os.getloadavg()[0]
-        figures = (without, through, added, wall, load)
-        sys.stdout.write(" ".join([str(at_once), *[f"{one:.2f}" for one in figures]]) + "\n")
-        sys.stdout.flush()
-    end()
-    close()
+
+def _say(*words: object) -> None:
+    told = [f"{word:.3f}" if isinstance(word, float) else str(word) for word in words]
+    sys.stdout.write(" ".join(told) + "\n")
+    sys.stdout.flush()
 
 
 def test_a_call_through_the_door() -> None:
@@ -143,17 +111,57 @@ def test_a_call_through_the_door() -> None:
 
 
 def main() -> None:
-    """Measure what there is and print one table."""
-    table = Table(title="The door: processor ms per call (median of three rounds)")
-    titles = ("database", "at once", "bare", "governed", "added", "wall ms", "load")
-    for title in titles:
-        table.add_column(title, justify="left" if title == "database" else "right")
-    console = Console()
+    """Measure what there is and print the tables."""
+    console = Console(width=100)
+    costs = _table(
+        "The door: processor ms per call",
+        *("database", "at once", "bare", "governed", "added (median)", "added (best)"),
+        *("wall ms", "load"),
+    )
+    stages = _table("Stages on one thread each: own processor µs per call", "database", "stage")
+    counts = _table("What a warm call asks for", "database", "what")
+    for table in (stages, counts):
+        for at_once in CONCURRENCY[:2]:
+            table.add_column(f"at {at_once}", justify="right")
     for name, lines in on_each(__file__, console):
-        for line in lines:
-            table.add_row(name, *line)
+        found: dict[str, dict[str, list[str]]] = {"stage": {}, "count": {}}
+        for kind, at_once, *words in lines:
+            if kind == "cost":
+                added, bare, governed, wall, least, load = words
+                costs.add_row(name, at_once, bare, governed, added, least, wall, load)
+            else:
+                what, figure = words
+                found[kind].setdefault(what.replace("_", " "), []).append(figure)
+        for kind, table in (("stage", stages), ("count", counts)):
+            for what, figures in found[kind].items():
+                table.add_row(name, what, *figures)
+    for table in (costs, stages, counts):
+        console.print(table)
+
+
+def _table(title: str, *titles: str) -> Table:
+    table = Table(title=title)
+    for number, column in enumerate(titles):
+        table.add_column(column, justify="left" if number == 0 else "right")
+    return table
+
+
+def instructions() -> None:
+    """Run this module under callgrind on SQLite and print millions of instructions per call."""
+    if not shutil.which("valgrind"):
+        sys.exit("valgrind isn't installed: instructions can't be counted.")
+    from benchmarks.callgrind import counted_on_sqlite
+
+    console = Console()
+    table = _table("Millions of instructions per call", "at once", "bare", "governed", "added")
+    found = counted_on_sqlite(__file__, calls=CALLS)
+    for at_once in CONCURRENCY[:2]:
+        bare, governed = found[f"bare {at_once}"], found[f"governed {at_once}"]
+        figures = [f"{figure / 1e6:.2f}" for figure in (bare, governed, governed - bare)]
+        table.add_row(str(at_once), *figures)
     console.print(table)
 
 
 if __name__ == "__main__":
-    measure() if sys.argv[1:] == ["measure"] else main()
+    asked = {"measure": measure, "counting": count_instructions, "instructions": instructions}
+    asked.get("".join(sys.argv[1:]), main)()

@@ -14,6 +14,7 @@ from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[1]
 POSTGRES = os.environ.get("BENCH_POSTGRES", "postgresql://postgres@127.0.0.1:5432/postgres")
+REDIS = os.environ.get("BENCH_REDIS", "")  # beside PostgreSQL; nothing of it is changed
 
 
 def on_each(script: str, console: Console) -> Iterator[tuple[str, list[list[str]]]]:
@@ -38,13 +39,7 @@ def _run(script: str, url: str, folder: str) -> list[list[str]]:
     done = subprocess.run(
         [sys.executable, script, "measure"],
         cwd=ROOT,
-        env=os.environ
-        | {
-            "BONOBOT_VAR": folder,
-            "DATABASE_URL": url,
-            "DJANGO_SETTINGS_MODULE": os.environ.get("DJANGO_SETTINGS_MODULE", "bonobot.settings"),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        },
+        env=environment(url, folder),
         capture_output=True,
         text=True,
         check=False,
@@ -52,6 +47,17 @@ def _run(script: str, url: str, folder: str) -> list[list[str]]:
     if done.returncode:
         sys.exit(done.stderr)
     return [line.split() for line in done.stdout.splitlines()]
+
+
+def environment(url: str, folder: str) -> dict[str, str]:
+    """Return the environment of a process that measures the database at `url`."""
+    return os.environ | {
+        "BONOBOT_VAR": folder,
+        "DATABASE_URL": url,
+        "REDIS_URL": REDIS if url.startswith("postgres") else "",
+        "DJANGO_SETTINGS_MODULE": os.environ.get("DJANGO_SETTINGS_MODULE", "bonobot.settings"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
 
 
 def _on_postgres(script: str, folder: str) -> list[list[str]]:
