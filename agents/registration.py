@@ -50,6 +50,7 @@ class EndpointSpec:
     timeout_s: int = 120
     input_price: int | None = None
     output_price: int | None = None
+    max_tokens: int | None = None
 
 
 def add_agent(principal: Principal, spec: AgentSpec) -> Agent:

@@ -26,6 +26,7 @@ FIELDS = (
     "timeout_s",
     "input_price",
     "output_price",
+    "max_tokens",
 )
 
 
@@ -48,6 +49,7 @@ class EndpointForm(forms.ModelForm):
             "allow_private": _("For Ollama or vLLM in your own network; platform administrators."),
             "input_price": _("Micro-dollars per million tokens. Empty: the bundled price list."),
             "output_price": _("Micro-dollars per million tokens. Empty: the bundled price list."),
+            "max_tokens": _("Empty: as the model likes, and 4,096 where a budget stands."),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

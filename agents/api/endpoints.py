@@ -15,6 +15,8 @@ from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
 
 LARGEST_PRICE = 2**53
+LARGEST_ANSWER = 10_000_000
+ANSWER = "How long an answer may be; null: as the model likes, and 4096 where a budget stands."
 PRICE = "Micro-dollars per million tokens; null: as the bundled price list says."
 
 
@@ -58,6 +60,13 @@ class EndpointBody(Shape):
     timeout_s = serializers.IntegerField(required=False, min_value=1, max_value=3_600)
     input_price = _price()
     output_price = _price()
+    max_tokens = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=LARGEST_ANSWER,
+        help_text=ANSWER,
+    )
 
 
 class EndpointShape(Shape):
@@ -74,6 +83,7 @@ class EndpointShape(Shape):
     timeout_s = serializers.IntegerField()
     input_price = serializers.IntegerField(allow_null=True, help_text=PRICE)
     output_price = serializers.IntegerField(allow_null=True, help_text=PRICE)
+    max_tokens = serializers.IntegerField(allow_null=True, help_text=ANSWER)
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 
@@ -145,5 +155,6 @@ class OneModelEndpoint(Resource):
         names = ("name", "kind", "base_url", "model", "allow_private", "timeout_s")
         kept: dict[str, Any] = {name: getattr(endpoint, name) for name in names}
         kept |= {"input_price": endpoint.input_price, "output_price": endpoint.output_price}
+        kept["max_tokens"] = endpoint.max_tokens
         spec = EndpointSpec(**(kept | self.read(EndpointBody, partial=partial)))
         return self.shown(save_endpoint(self.principal, spec, endpoint), EndpointShape)

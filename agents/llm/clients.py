@@ -28,10 +28,8 @@ KEPT = 64  # pools a loop keeps; a changed credential leaves its old one behind
 
 Key = tuple[str, str, bool]
 
-# The schema goes out byte for byte, and a stream that just ends has been cut, not finished.
-PROFILE = OpenAIModelProfile(
-    json_schema_transformer=None, openai_chat_streaming_requires_finish_reason=True
-)
+# What OpenAI itself calls `max_completion_tokens`, most others know as `max_tokens` only.
+OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
 
 
 @dataclass
@@ -46,8 +44,18 @@ class Connection:
     def model(self, name: str) -> OpenAIChatModel:
         """Return the library's model of this name."""
         if name not in self.models:
-            self.models[name] = OpenAIChatModel(name, provider=self._provider(), profile=PROFILE)
+            self.models[name] = OpenAIChatModel(
+                name, provider=self._provider(), profile=self._profile()
+            )
         return self.models[name]
+
+    def _profile(self) -> OpenAIModelProfile:
+        # The schema goes out byte for byte; a stream that just ends has been cut, not finished.
+        return OpenAIModelProfile(
+            json_schema_transformer=None,
+            openai_chat_streaming_requires_finish_reason=True,
+            openai_chat_supports_max_completion_tokens=self.host.endswith(OPENAI_HOSTS),
+        )
 
     def _provider(self) -> Provider[AsyncOpenAI]:
         if self.host == "api.openai.com":

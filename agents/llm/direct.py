@@ -28,6 +28,7 @@ class DirectModel:
         *,
         instructions: str = "",
         tools: Sequence[ToolSpec] = (),
+        max_tokens: int | None = None,
         on_text: OnText | None = None,
     ) -> Reply:
         """Ask once, streaming when somebody listens. Raises ModelError."""
@@ -35,7 +36,12 @@ class DirectModel:
         try:
             async with asyncio.timeout(self.endpoint.timeout_s) as limit:
                 reply: Reply = await wire.ask(
-                    self.endpoint, messages, instructions=instructions, tools=tools, on_text=on_text
+                    self.endpoint,
+                    messages,
+                    instructions=instructions,
+                    tools=tools,
+                    max_tokens=max_tokens,
+                    on_text=on_text,
                 )
                 return reply
         except TimeoutError as error:

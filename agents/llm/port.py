@@ -75,7 +75,8 @@ class Reply:
 class Endpoint:
     """Where a model is and how to reach it; prices are micro-dollars per million tokens.
 
-    `timeout_s` bounds one whole request, the reading of a streamed answer included.
+    `timeout_s` bounds one whole request, the reading of a streamed answer included; `max_tokens`
+    is how long an answer may be, None where nobody says.
     """
 
     kind: Literal["openai", "offline"]
@@ -86,6 +87,7 @@ class Endpoint:
     allow_private: bool = False
     input_price: int | None = None
     output_price: int | None = None
+    max_tokens: int | None = None
 
     @property
     def url(self) -> str:
@@ -102,10 +104,13 @@ class Model(Protocol):
         *,
         instructions: str = "",
         tools: Sequence[ToolSpec] = (),
+        max_tokens: int | None = None,
         on_text: OnText | None = None,
     ) -> Reply:
         """Ask once and wait; text arrives at `on_text` in pieces as it is written.
 
+        The answer has at most `max_tokens`, reasoning included; one that was cut there finishes
+        with `length`.
         Raises ModelError. Never asks twice by itself: repeating is the caller's decision.
         """
         ...

@@ -62,6 +62,12 @@ def count_tokens(text: str) -> int:
     return -(-len(text.encode("utf-8", "surrogatepass")) // BYTES_PER_TOKEN)
 
 
+def shortened(text: str, tokens: int) -> str:
+    """Return the beginning of a text that takes at most so many tokens."""
+    head = text.encode("utf-8", "surrogatepass")[: tokens * BYTES_PER_TOKEN]
+    return head.decode("utf-8", "ignore")
+
+
 def _written(message: Message) -> str:
     return message["text"] + (_json(message["calls"]) if message.get("calls") else "")
 

@@ -61,12 +61,13 @@ async def ask(
     *,
     instructions: str,
     tools: Sequence[ToolSpec],
+    max_tokens: int | None,
     on_text: OnText | None,
 ) -> Reply:
     """Ask the model at an endpoint once. Raises ModelError."""
     history = _history(conversation.in_order(messages))
     parameters = _parameters(instructions, tools)
-    settings = _settings(endpoint)
+    settings = _settings(endpoint, max_tokens)
     async with AsyncExitStack() as stack:
         with faults_as_ours(endpoint):
             model = await stack.enter_async_context(clients.model_at(endpoint))
@@ -122,13 +123,16 @@ async def _texts(endpoint: Endpoint, stream: StreamedResponse) -> AsyncGenerator
                 yield text
 
 
-def _settings(endpoint: Endpoint) -> ModelSettings:
+def _settings(endpoint: Endpoint, max_tokens: int | None) -> ModelSettings:
     headers: dict[str, Any] = {"User-Agent": "bonobot"}
     if not endpoint.api_key:
         headers["Authorization"] = Omit()
     timeout = httpx2.Timeout(endpoint.timeout_s, connect=min(CONNECT_S, endpoint.timeout_s))
     # The library's type still names httpx's Timeout; what it passes on to is httpx2.
-    return ModelSettings(timeout=cast(Any, timeout), extra_headers=headers)
+    said = ModelSettings(timeout=cast(Any, timeout), extra_headers=headers)
+    if max_tokens is not None:
+        said["max_tokens"] = max_tokens
+    return said
 
 
 def _parameters(instructions: str, tools: Sequence[ToolSpec]) -> ModelRequestParameters:

@@ -21,7 +21,8 @@ UUID_LENGTH = 36
 class ModelEndpoint(GovernedModel):
     """A language model that agents may use: any OpenAI-compatible URL, or the offline model.
 
-    Prices are micro-dollars per million tokens; None means: ask the bundled price list.
+    Prices are micro-dollars per million tokens; None means: ask the bundled price list. Answers
+    have at most `max_tokens`; None: as the model likes, and 4,096 where a budget stands.
     """
 
     class Kind(models.TextChoices):
@@ -42,6 +43,9 @@ class ModelEndpoint(GovernedModel):
     )
     input_price = models.PositiveBigIntegerField(_("input price"), null=True, blank=True)
     output_price = models.PositiveBigIntegerField(_("output price"), null=True, blank=True)
+    max_tokens = models.PositiveIntegerField(
+        _("longest answer (tokens)"), null=True, blank=True, validators=[MinValueValidator(1)]
+    )
 
     class Meta:
         ordering = ("name",)

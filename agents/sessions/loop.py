@@ -167,6 +167,7 @@ def _setting(hold: Hold) -> Setting:
             allow_private=stored.allow_private,
             input_price=stored.input_price,
             output_price=stored.output_price,
+            max_tokens=stored.max_tokens,
         ),
         principal=Principal(
             kind="session",
@@ -235,6 +236,8 @@ async def _converse(hold: Hold, setting: Setting) -> None:
             ),
             tools=_specs(snapshot),
         )
+        if reply.finish == "length":
+            await orm(rows.append, hold, Step.Kind.NOTICE, _cut(turn.max_tokens))
         if reply.calls:
             _within_calls(setting.agent, past, len(reply.calls))
             await _call_all(hold, setting, begun)
@@ -251,6 +254,16 @@ async def _turnover(hold: Hold, past: rows.History, snapshot: Snapshot) -> list[
             await calls.disconnect(_holder(hold), one.server_id)
         await runtime().orm(rows.append, hold, Step.Kind.NOTICE, one.as_payload())
     return [one.text for one in found]
+
+
+def _cut(max_tokens: int | None) -> dict[str, str]:
+    """Return what people are told of an answer that isn't whole."""
+    where = f"at {max_tokens:,} tokens" if max_tokens else "where the model's own limit is"
+    return {
+        "code": "answer_cut",
+        "text": f"The answer was cut off {where}. The model endpoint says how long answers may be, "
+        "and what is left of a budget may allow less.",
+    }
 
 
 def _specs(snapshot: Snapshot) -> list[port.ToolSpec]:

@@ -37,58 +37,75 @@ def append(
     *,
     state: str = Step.State.DONE,
     turn: int = 0,
-    index: int = 0,
     call_id: UUID | None = None,
 ) -> Step:
     """Append one step; raises `Lost` when this holder is no longer the holder."""
+    step = Step(
+        kind=kind,
+        state=state,
+        turn=turn,
+        call_id=call_id,
+        payload=storable(payload),
+        finished_at=None if state == Step.State.INTENT else timezone.now(),
+    )
     with transaction.atomic():
         # The conditional update locks the session's row: steps are numbered one after the other.
         _hold(hold)
-        last = Step.objects.filter(session_id=hold.session_id).aggregate(last=Max("seq"))["last"]
-        return Step.objects.create(
-            session_id=hold.session_id,
-            seq=(last or 0) + 1,
-            kind=kind,
-            state=state,
-            turn=turn,
-            index=index,
-            call_id=call_id,
-            payload=storable(payload),
-            fence=hold.fence,
-            finished_at=None if state == Step.State.INTENT else timezone.now(),
-        )
+        _number(hold, [step])
+        step.save(force_insert=True)
+    return step
 
 
 def finish(hold: Hold, step: Step, state: str, payload: dict[str, Any], **counts: int) -> None:
     """Write a step's outcome and add `counts` to the session; raises `Lost`."""
+    payload = storable(payload)
     with transaction.atomic():
         _hold(hold, **counts)
         Step.objects.filter(pk=step.pk, state=Step.State.INTENT).update(
-            state=state, payload=storable(payload), finished_at=timezone.now()
+            state=state, payload=payload, finished_at=timezone.now()
         )
 
 
-def begin_calls(hold: Hold, turn: int, asked: Sequence[port.ToolCall]) -> list[Step]:
-    """Write the intents of a turn's calls: their ids are in the rows before anything is sent."""
-    return [
-        append(
-            hold,
-            Step.Kind.CALL,
-            {"name": one.name, "arguments": one.arguments, "raw": one.raw_arguments},
+def finish_turn(
+    hold: Hold,
+    step: Step,
+    payload: dict[str, Any],
+    asked: Sequence[port.ToolCall],
+    **counts: int,
+) -> list[Step]:
+    """Write a model's reply and the intents of the calls that it asks for: none is there alone.
+
+    The ids of the calls are in the rows before anything is sent. Everything is made before the
+    transaction begins: SQLite has one lock for all who write. Raises `Lost`.
+    """
+    payload = storable(payload)
+    begun = [
+        Step(
+            kind=Step.Kind.CALL,
             state=Step.State.INTENT,
-            turn=turn,
+            turn=step.turn,
             index=one.index,
             call_id=uuid4(),
+            payload=storable(
+                {"name": one.name, "arguments": one.arguments, "raw": one.raw_arguments}
+            ),
         )
         for one in asked
     ]
+    mine = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
+    with transaction.atomic():
+        _hold(hold, turns=1, **counts)
+        mine.update(state=Step.State.DONE, payload=payload, finished_at=timezone.now())
+        if begun:
+            _number(hold, begun)
+            Step.objects.bulk_create(begun)
+    return begun
 
 
-def usage_known(session_id: UUID) -> bool:
-    """Tell whether the last model turn of a session told what it used; True where none was."""
+def last_turn(session_id: UUID) -> dict[str, Any] | None:
+    """Return what is written of a session's last model turn that ended; None before the first."""
     turns = Step.objects.filter(session_id=session_id, kind=Step.Kind.MODEL, state=Step.State.DONE)
-    payload = turns.order_by("-seq").values_list("payload", flat=True).first()
-    return payload is None or payload.get("usage_known", True)
+    return turns.order_by("-seq").values_list("payload", flat=True).first()
 
 
 def show_partial(hold: Hold, step: Step, text: str) -> None:
@@ -212,6 +229,13 @@ def _answer(step: Step) -> port.Message:
         payload.get("text", ""),
         is_error=step.state != Step.State.DONE,
     )
+
+
+def _number(hold: Hold, steps: Sequence[Step]) -> None:
+    """Give new steps the session's next numbers; its row is locked."""
+    last = Step.objects.filter(session_id=hold.session_id).aggregate(last=Max("seq"))["last"] or 0
+    for seq, step in enumerate(steps, start=last + 1):
+        step.session_id, step.seq, step.fence = hold.session_id, seq, hold.fence
 
 
 def _hold(hold: Hold, **counts: int) -> None:

@@ -25,7 +25,8 @@ LIMITS = {
 }
 APPLICATION_NAME = "bonobot ledger"  # in pg_stat_activity
 NETWORK_TIMEOUT_MS = 5_000
-SQLITE_BUSY_S = 0.5
+# For this process's turn, and then for other processes: waiting for them is no fault.
+SQLITE_BUSY_S = 1.0
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -112,6 +113,11 @@ def _recall(ticket: Ticket, row: store.Written) -> Answer | None:
 
 
 def _commit(database: OwnDatabase, tickets: Sequence[Ticket]) -> list[Answer]:
+    with database.turn(within_s=SQLITE_BUSY_S):
+        return _stored(database, tickets)
+
+
+def _stored(database: OwnDatabase, tickets: Sequence[Ticket]) -> list[Answer]:
     items = [ticket.item for ticket in tickets]
     with database.pipelined():
         database.begin()

@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from bonobot.ledger.sealing import Column
+from bonobot.lib.sqlite.turns import turns
 
 Row = Sequence[Any]
 
@@ -83,6 +84,15 @@ class OwnDatabase(Database):
     def commit(self) -> None:
         """Commit what `begin` opened."""
         self.execute("COMMIT")
+
+    @contextmanager
+    def turn(self, *, within_s: float) -> Iterator[None]:
+        """Go before the other threads of this process that write, where only one can."""
+        if not self.is_sqlite:
+            yield
+            return
+        with turns().urgently(within_s=within_s):
+            yield
 
     @contextmanager
     def pipelined(self) -> Iterator[None]:

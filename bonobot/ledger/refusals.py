@@ -74,7 +74,7 @@ def _whose(key: str) -> str:
 
 
 class BudgetExhausted(Refusal):
-    """A budget doesn't hold what the call may cost."""
+    """A budget doesn't hold what the call may cost; `left` is what it still holds."""
 
     code = "budget_exhausted"
     status = 403
@@ -93,6 +93,7 @@ class BudgetExhausted(Refusal):
                 "asked": reserve.amount,
             },
         )
+        self.left = max((reserve.limit or 0) - cell.spent - cell.reserved, 0)
 
 
 class FlowBarred(Refusal):

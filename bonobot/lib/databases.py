@@ -51,7 +51,7 @@ def _sqlite(path: Path) -> dict[str, Any]:
     # One file per process, so that several test runs and their subprocesses never share one.
     test_name = Path(tempfile.gettempdir()) / f"bonobot-test-{os.getpid()}.sqlite3"
     return {
-        "ENGINE": "django.db.backends.sqlite3",
+        "ENGINE": "bonobot.lib.sqlite",
         "NAME": path,
         "OPTIONS": {
             "timeout": 20,

@@ -29,7 +29,7 @@ from mcp_servers.registration import add, alter, remove
 
 _KEPT_BY_ENDPOINTS = (
     *("name", "kind", "base_url", "model", "allow_private", "timeout_s"),
-    *("input_price", "output_price"),
+    *("input_price", "output_price", "max_tokens"),
 )
 
 

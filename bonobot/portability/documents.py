@@ -212,7 +212,7 @@ class _Document:
             members.refuse("", "bad_slug", "Use letters, digits, `-` and `_`; at most 64.")
         values = members.texts_of("name", "kind", "base_url", "model", "api_key")
         values["allow_private"] = members.flag("allow_private")
-        for name in ("timeout_s", "input_price", "output_price"):
+        for name in ("timeout_s", "input_price", "output_price", "max_tokens"):
             values[name] = members.number(name)
         members.refuse_others(tuple(values))
         if values["api_key"]:

@@ -68,8 +68,12 @@ def _endpoint(row: ModelEndpoint, names: Names) -> dict[str, Any]:
     found: dict[str, Any] = {"name": row.name, "kind": row.kind}
     if row.api_key:
         found["api_key"] = names.placeholder(row.slug, "api_key")
-    for name in ("base_url", "model", "allow_private", "timeout_s", "input_price", "output_price"):
+    for name in ("base_url", "model", "allow_private", "timeout_s"):
         if value := getattr(row, name):
+            found[name] = value
+    # A price of 0 says something else than none.
+    for name in ("input_price", "output_price", "max_tokens"):
+        if (value := getattr(row, name)) is not None:
             found[name] = value
     return found
 

@@ -61,7 +61,7 @@ class Obedient:
     def __init__(self, *, obeys: bool) -> None:
         self._obeys = obeys
 
-    async def request(self, messages, *, instructions="", tools=(), on_text=None):
+    async def request(self, messages, *, instructions="", tools=(), max_tokens=None, on_text=None):
         """Say the next turn of the plan, the theft, or the end."""
         del instructions, on_text
         said = [one for one in messages if one["role"] == "assistant"]

@@ -19,6 +19,7 @@ from agents.llm.offline.evidence import MAX_TEXT
 from agents.llm.offline.filling import Context, fill
 from agents.llm.offline.planning import Asked, Plan, plan, planned
 from agents.llm.port import (
+    Finish,
     Message,
     OnText,
     Reply,
@@ -28,7 +29,7 @@ from agents.llm.port import (
     assistant_message,
     call_id,
 )
-from agents.llm.prices import count_tokens, estimate_tokens
+from agents.llm.prices import count_tokens, estimate_tokens, shortened
 
 CHUNK = 40  # characters that are streamed at once, about
 EARLIER = 8  # messages looked back at for what the last one leaves out
@@ -62,11 +63,12 @@ class OfflineModel:
         *,
         instructions: str = "",
         tools: Sequence[ToolSpec] = (),
+        max_tokens: int | None = None,
         on_text: OnText | None = None,
     ) -> Reply:
         """Answer from the conversation; the text is streamed in pieces."""
         # Reading hundreds of definitions takes longer than the loop may be held.
-        reply = await asyncio.to_thread(_reply, messages, instructions, tuple(tools))
+        reply = await asyncio.to_thread(_reply, messages, instructions, tuple(tools), max_tokens)
         if on_text is not None:
             for piece in pieces(reply.text):
                 await on_text(piece)
@@ -197,7 +199,12 @@ def _asked(before: Sequence[Message]) -> Asked | None:
     return Asked(asked["tool"], asked["arguments"], tuple(asked["missing"]))
 
 
-def _reply(messages: Sequence[Message], instructions: str, tools: tuple[ToolSpec, ...]) -> Reply:
+def _reply(
+    messages: Sequence[Message],
+    instructions: str,
+    tools: tuple[ToolSpec, ...],
+    max_tokens: int | None = None,
+) -> Reply:
     turn = next_turn(messages)
     answer = _answer(in_order(messages), instructions, tools)
     calls = tuple(
@@ -211,12 +218,20 @@ def _reply(messages: Sequence[Message], instructions: str, tools: tuple[ToolSpec
             "arguments": answer.asked.arguments,
             "missing": list(answer.asked.missing),
         }
-    message = assistant_message(turn, answer.text, calls, **extra)
-    written = count_tokens(answer.text) + sum(count_tokens(str(call)) for call in message["calls"])
+    finish: Finish = "tool_calls" if calls else "stop"
+    text, written = answer.text, _length(answer.text, calls)
+    if max_tokens is not None and written > max_tokens:
+        text, calls, finish = shortened(text, max_tokens), (), "length"
+        written = _length(text, calls)
     return Reply(
-        text=answer.text,
+        text=text,
         calls=calls,
         usage=Usage(estimate_tokens(messages, instructions, tools), written),
-        finish="tool_calls" if calls else "stop",
-        message=message,
+        finish=finish,
+        message=assistant_message(turn, text, calls, **extra),
     )
+
+
+def _length(text: str, calls: Sequence[ToolCall]) -> int:
+    """Return how many tokens an answer counts as."""
+    return count_tokens(text) + sum(count_tokens(call.name + call.raw_arguments) for call in calls)

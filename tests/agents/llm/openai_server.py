@@ -6,7 +6,7 @@ on the test's own loop.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,11 +53,16 @@ class Waits:
     then: Says | None = None
 
 
+# What to say to a request, by its body.
+Speaks = Callable[[dict[str, Any]], Says]
+
+
 @dataclass
 class FakeOpenAI:
-    """The script to follow, and what arrived so far."""
+    """The script to follow (or, without one, who speaks), and what arrived so far."""
 
     script: list[Says | Refuses | Waits] = field(default_factory=list)
+    speaks: Speaks | None = None
     requests: list[dict[str, Any]] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -72,7 +77,7 @@ class FakeOpenAI:
         self.requests.append(json.loads(raw))
         self.headers.append(dict(request.headers))
         self.arrived.set()
-        step = self.script.pop(0)
+        step = self.speaks(self.requests[-1]) if self.speaks else self.script.pop(0)
         if isinstance(step, Waits):
             refused = await self._wait(request, step)
             if step.then is None:

@@ -16,7 +16,7 @@ def settings_of(url: str, var: Path = Path("/var/bonobot")) -> dict[str, Any]:
 
 def test_without_a_url_sqlite_lives_in_var() -> None:
     found = settings_of("")
-    assert found["ENGINE"] == "django.db.backends.sqlite3"
+    assert found["ENGINE"] == "bonobot.lib.sqlite"
     assert found["NAME"] == Path("/var/bonobot/bonobot.sqlite3")
     assert found["OPTIONS"]["transaction_mode"] == "IMMEDIATE"
     assert found["OPTIONS"]["timeout"] == 20

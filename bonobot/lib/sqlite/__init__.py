@@ -1,0 +1,1 @@
+"""SQLite as Django's backend, with one queue of writers in each process; see `turns`."""
