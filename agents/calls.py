@@ -18,7 +18,7 @@ from agents.builtin_tools import BUILTIN_TOOLS, Context
 from agents.consents import ApprovalRequired
 from agents.governance.costs import FREE, taken
 from agents.governance.limits import actuals
-from agents.governance.results import Readable, completed, readable, weight
+from agents.governance.results import Readable, completed, readable, reading, weight
 from agents.governance.snapshots import Tool
 from agents.models import StoredResult
 from agents.openings import deadline_ms
@@ -103,6 +103,8 @@ async def _settled(request: Request, passed: Passed) -> Outcome:
         cost_microusd=end.took["microusd"],
         server_name=passed.target.facts.server_name,
         own_name=_named(request, passed.target),
+        sanitized=end.shown.sanitized,
+        flagged=end.shown.flagged,
     )
 
 
@@ -120,19 +122,24 @@ async def _failed(request: Request, passed: Passed, problem: Problem, end: _Endi
     end.sent = end.answered or (isinstance(problem, UpstreamError) and problem.sent)
     end.outcome = "unknown" if _unanswered(problem) else "error"
     end.code, end.remedy = problem.code, problem.remedy
-    end.shown = Readable(str(problem))
+    end.shown = reading(str(problem))
     await _note_trouble(request, passed.target.facts.server_id, problem)
 
 
 def _settlement(request: Request, passed: Passed, end: _Ending) -> Settlement:
-    sanitized = end.shown.removed
+    shown = end.shown
     return Settlement(
         call_id=request.call_id,
         organization_id=passed.snapshot.organization_id,
         outcome=end.outcome,
         code=end.code,
         duration_ms=end.duration_ms,
-        details={"execution_time_ms": end.duration_ms, "sanitized": sanitized, **end.told},
+        details={
+            "execution_time_ms": end.duration_ms,
+            "sanitized": shown.changes(),
+            **({"flagged": dict(shown.flagged)} if shown.flagged else {}),
+            **end.told,
+        },
         actuals=actuals(passed.admission.reserves, end.took),
         cost_microusd=end.took["microusd"],
     )

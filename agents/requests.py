@@ -1,6 +1,6 @@
 """What is asked of the door, and what comes of it: plain values that every surface shares."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import UUID, uuid4
@@ -62,7 +62,8 @@ class Outcome:
     """What came of an admitted call.
 
     `outcome` is ok, error or unknown (sent, not answered in time); `text` is the result as models
-    see it, cleaned and bounded; `result` is the upstream's own JSON.
+    see it, cleaned and bounded; `result` is the upstream's own JSON. `sanitized` counts what was
+    removed from the text or made inert, `flagged` what in it reads like orders, each by rule.
     """
 
     call_id: UUID
@@ -75,6 +76,8 @@ class Outcome:
     cost_microusd: int = 0
     server_name: str = ""
     own_name: str = ""
+    sanitized: Mapping[str, int] = field(default_factory=dict)
+    flagged: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_error(self) -> bool:
@@ -95,4 +98,6 @@ class Outcome:
             "cost_microusd": self.cost_microusd,
             "server": self.server_name,
             "tool": self.own_name,
+            "sanitized": dict(self.sanitized),
+            "flagged": dict(self.flagged),
         }

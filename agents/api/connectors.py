@@ -211,4 +211,6 @@ def _outcome(
         "cost_microusd": 0,
         "server": server.name,
         "tool": "",
+        "sanitized": {},
+        "flagged": {},
     }

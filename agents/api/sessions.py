@@ -112,6 +112,16 @@ class StepShape(Shape):
     server = serializers.CharField(required=False)
     tool = serializers.CharField(required=False)
     duration_ms = serializers.IntegerField(required=False)
+    flagged = serializers.DictField(
+        child=serializers.IntegerField(),
+        required=False,
+        help_text="What in a result reads like orders to a model, by rule.",
+    )
+    sanitized = serializers.DictField(
+        child=serializers.IntegerField(),
+        required=False,
+        help_text="What was removed from a result or made inert, by rule.",
+    )
     finish = serializers.CharField(required=False)
     usage = serializers.DictField(required=False)
     cost_microusd = serializers.IntegerField(required=False)

@@ -126,6 +126,8 @@ class CallBody(Shape):
                 "cost_microusd": 0,
                 "server": "time",
                 "tool": "get_current_time",
+                "sanitized": {},
+                "flagged": {},
             },
         )
     ]
@@ -144,3 +146,11 @@ class OutcomeShape(Shape):
     cost_microusd = serializers.IntegerField(help_text="What the server takes for it.")
     server = serializers.CharField()
     tool = serializers.CharField()
+    sanitized = serializers.DictField(
+        child=serializers.IntegerField(),
+        help_text="What was removed from the text or made inert, by rule.",
+    )
+    flagged = serializers.DictField(
+        child=serializers.IntegerField(),
+        help_text="What in the text reads like orders to a model, by rule.",
+    )

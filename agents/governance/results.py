@@ -2,11 +2,11 @@
 
 import base64
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mcp_servers.scanning import clean_result
+from mcp_servers.scanning import clean_result, inspect_result
 
 # The protocol's own bound on the values of a completion, and ours on each of them.
 MOST_COMPLETIONS = 100
@@ -17,27 +17,52 @@ TEXTS = frozenset({"application/json", "application/xml", "application/yaml"})
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A result as text; `whole` is kept when `text` had to be cut. `removed` counts characters."""
+    """A result as text; `whole` is kept when `text` had to be cut.
+
+    `sanitized` counts what was removed or made inert and `flagged` what reads like orders, by rule;
+    `before` and `after` are the text's characters.
+    """
 
     text: str
     whole: str = ""
-    removed: int = 0
+    sanitized: Mapping[str, int] = field(default_factory=dict)
+    flagged: Mapping[str, int] = field(default_factory=dict)
+    before: int = 0
+    after: int = 0
+
+    def changes(self) -> dict[str, Any]:
+        """Return what the audit is told of it: numbers and rules, never the text."""
+        counted = {"rules": dict(self.sanitized)} if self.sanitized else {}
+        return {"before": self.before, "after": self.after, **counted}
 
 
 def readable(result: dict[str, Any], *, limit: int, result_id: object) -> Readable:
     """Return `result` as text of at most `limit` bytes, with a note where it was cut."""
-    cleaned = clean_result("\n".join(_parts(result)))
-    # A lone surrogate is legal in JSON, and in no database or model.
-    raw = cleaned.text.encode(errors="replace")
-    whole = raw.decode()
+    read = reading("\n".join(_parts(result)))
+    whole = read.text
+    raw = whole.encode()
     if len(raw) <= limit:
-        return Readable(whole, removed=cleaned.total)
+        return read
     kept = raw[:limit].decode(errors="ignore")
     note = (
         f"\n[cut: {len(kept)} of {len(whole)} characters shown; "
         f"the rest can be read with read_result, result_id {result_id}]"
     )
-    return Readable(kept + note, whole=whole, removed=cleaned.total)
+    return replace(read, text=kept + note, whole=whole)
+
+
+def reading(text: str) -> Readable:
+    """Return a text as models may read it: nothing hides or runs in it; orders are counted."""
+    found = inspect_result(text)
+    # A lone surrogate is legal in JSON, and in no database or model.
+    shown = found.text.encode(errors="replace").decode()
+    return Readable(
+        shown,
+        sanitized=found.sanitized,
+        flagged=found.flagged,
+        before=len(text),
+        after=len(shown),
+    )
 
 
 def weight(value: Any, enough: int) -> int:

@@ -14,7 +14,7 @@ carry more members, which only the model that wrote them reads). A tool's messag
 the call that it answers, `ToolCall.id`, which we make from (turn, index): providers repeat theirs.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -155,9 +155,19 @@ def user_message(text: str) -> Message:
     return {"role": "user", "text": text}
 
 
-def tool_result(call_id: str, name: str, text: str, is_error: bool = False) -> Message:
-    """Return what a call gave; `call_id` is the `ToolCall.id` that it answers."""
-    return {"role": "tool", "call_id": call_id, "name": name, "text": text, "is_error": is_error}
+def tool_result(
+    call_id: str,
+    name: str,
+    text: str,
+    is_error: bool = False,
+    frame: Mapping[str, Any] | None = None,
+) -> Message:
+    """Return what a call gave; `call_id` is the `ToolCall.id` that it answers.
+
+    `frame` (of `framing`) marks text from outside; our own words have none.
+    """
+    given = {"role": "tool", "call_id": call_id, "name": name, "text": text, "is_error": is_error}
+    return given | ({"frame": frame} if frame else {})
 
 
 def assistant_message(turn: int, text: str, calls: Sequence[ToolCall], **extra: Any) -> Message:

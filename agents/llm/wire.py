@@ -34,6 +34,7 @@ from pydantic_ai.tools import ToolDefinition
 
 from agents.llm import clients, conversation
 from agents.llm.faults import faults_as_ours
+from agents.llm.framing import framed
 from agents.llm.port import (
     Endpoint,
     Finish,
@@ -167,7 +168,7 @@ def _asked(message: Message) -> UserPromptPart | ToolReturnPart:
         return UserPromptPart(content=message["text"])
     return ToolReturnPart(
         tool_name=message["name"],
-        content=message["text"],
+        content=framed(message["text"], message.get("frame")),
         tool_call_id=message["call_id"],
         outcome="failed" if message["is_error"] else "success",
     )

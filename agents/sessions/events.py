@@ -34,6 +34,8 @@ _SHOWN: dict[str, tuple[str, ...]] = {
         "server",
         "tool",
         "duration_ms",
+        "flagged",
+        "sanitized",
         "approval",
     ),
     Step.Kind.NOTICE: ("code", "text"),

@@ -18,6 +18,7 @@ from agents.approvals import withdraw
 from agents.governance.lacking import lack_of
 from agents.governance.snapshots import Snapshot, snapshots
 from agents.llm import port
+from agents.llm.framing import frame_for
 from agents.models import Agent, ModelEndpoint, Session, Step
 from agents.sessions import rows
 from agents.sessions.connected import DISCONNECTED, connected, turnover
@@ -347,6 +348,15 @@ async def _made(request: calls.Request, step: Step) -> tuple[str, dict[str, Any]
     states = {"ok": Step.State.DONE, "unknown": Step.State.UNKNOWN}
     return states.get(outcome.outcome, Step.State.FAILED), {
         "text": outcome.text,
+        # What is kept beside the text: the model gets it between lines with this mark.
+        "frame": frame_for(
+            outcome.server_name,
+            outcome.own_name,
+            flagged=outcome.flagged,
+            sanitized=outcome.sanitized,
+        ),
+        "flagged": dict(outcome.flagged),
+        "sanitized": dict(outcome.sanitized),
         "code": outcome.code,
         "server": outcome.server_name,
         "tool": outcome.own_name,

@@ -40,5 +40,5 @@ def report(session_id: UUID) -> dict[str, Any]:
 
 
 def _call(step: Step) -> dict[str, Any]:
-    names = ("name", "arguments", "text", "code", "server", "tool", "duration_ms")
+    names = ("name", "arguments", "text", "code", "server", "tool", "duration_ms", "flagged")
     return {"state": step.state} | {name: step.payload.get(name) for name in names}

@@ -228,6 +228,7 @@ def _answer(step: Step) -> port.Message:
         payload["name"],
         payload.get("text", ""),
         is_error=step.state != Step.State.DONE,
+        frame=payload.get("frame"),
     )
 
 

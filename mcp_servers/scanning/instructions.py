@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from mcp_servers.scanning.folding import fold, origin
 from mcp_servers.scanning.layers import layers, spoken, wide
-from mcp_servers.scanning.signals import WINDOW, Hit, signals
+from mcp_servers.scanning.signals import IN_DEFINITIONS, WINDOW, Hit, Signals
 
 ENOUGH: Final = 1.0
 # What somebody took the trouble to hide needs less to be told.
@@ -41,40 +41,40 @@ class Order(NamedTuple):
     disguise: str = ""
 
 
-def orders(text: str, *, enough: float = ENOUGH) -> list[Order]:
+def orders(text: str, said: Signals = IN_DEFINITIONS, *, enough: float = ENOUGH) -> list[Order]:
     """Return what in `text` reads like orders to a model, in the first 240,000 characters.
 
     Takes under 20 ms for 16 KiB: keep longer texts off the loop.
     """
     text = _SURROGATES.sub("?", text)
     if len(text) <= SHORT:
-        return list(_orders_of_short(text, enough))
+        return list(_orders_of_short(text, said, enough))
     if len(text) <= PIECE:
-        return _orders(text, enough)
+        return _orders(text, said, enough)
     found: dict[tuple[str, str, int], Order] = {}
     for at in range(0, min(len(text), (PIECE - OVERLAP) * MOST_PIECES), PIECE - OVERLAP):
-        for one in _orders(text[at : at + PIECE], enough):
+        for one in _orders(text[at : at + PIECE], said, enough):
             moved = one._replace(start=one.start + at, end=one.end + at)
             found.setdefault((one.rule, one.disguise, moved.start), moved)
     return list(found.values())
 
 
 @lru_cache(maxsize=8_192)
-def _orders_of_short(text: str, enough: float) -> tuple[Order, ...]:
+def _orders_of_short(text: str, said: Signals, enough: float) -> tuple[Order, ...]:
     """Return the orders of a short text: a catalogue says the same of many parameters."""
-    return tuple(_orders(text, enough))
+    return tuple(_orders(text, said, enough))
 
 
-def _orders(text: str, enough: float) -> list[Order]:
+def _orders(text: str, said: Signals, enough: float) -> list[Order]:
     if len(text) < SHORTEST:
         return []
-    hits = signals(fold(text))
+    hits = said.of(fold(text))
     plain = _windows(text, hits, enough)
     near = bool(plain or _windows(text, hits, ENOUGH_HIDDEN))
     found: list[Order] = []
     for layer in layers(text):
         needed = enough if near and not layer.rule.startswith(_OPAQUE) else ENOUGH_HIDDEN
-        inner = signals(fold(layer.text))
+        inner = said.of(fold(layer.text))
         seen = _windows(layer.text, inner, needed)
         whole = not layer.rule.startswith(_PARTS)
         # What was there plainly is no news.
@@ -98,7 +98,7 @@ def named(name: str, *, enough: float = ENOUGH) -> list[Order]:
 
 def _judged(text: str, enough: float) -> list[Order]:
     """Return the windows of `text` whose signals weigh enough, as places in `text`."""
-    return _windows(text, signals(fold(text)), enough)
+    return _windows(text, IN_DEFINITIONS.of(fold(text)), enough)
 
 
 def _windows(text: str, hits: Iterable[Hit], enough: float) -> list[Order]:

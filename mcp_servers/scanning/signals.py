@@ -6,9 +6,10 @@ are what a person should read. Weights add up over a window of the folded text.
 
 import re
 import tomllib
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from importlib.resources import files
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import re2
 
@@ -35,19 +36,12 @@ def _joined(said: str) -> str:
     return "".join(line.strip() for line in said.splitlines())
 
 
-def _filled(said: str) -> str:
-    whole = re.sub("«few ([0-9]+)»", lambda match: _few(match.group(1)), _joined(said))
-    return re.sub("«([a-z]+)»", lambda match: _PARTS[match.group(1)], whole)
+def _read(file: str) -> dict[str, Any]:
+    return tomllib.loads(files(__package__).joinpath(file).read_text(encoding="utf-8"))
 
 
-_DATA: Final = tomllib.loads(
-    files(__package__).joinpath("english.toml").read_text(encoding="utf-8")
-)
-_PARTS: Final = {name: _joined(said) for name, said in _DATA["parts"].items()}
-_PATTERNS: Final = tuple(
-    (one["rule"], one["weight"], re2.compile(_filled(one["pattern"]), ROOMY))
-    for one in _DATA["signal"]
-)
+_ENGLISH: Final = _read("english.toml")
+_PARTS: Final = {name: _joined(said) for name, said in _ENGLISH["parts"].items()}
 # What a negation turns round: "never include passwords" asks for nothing.
 _TURNED: Final = frozenset(
     {"asks_for_secrets", "passes_data_on", "sensitive_data", "disables_safety", "override_rules"}
@@ -56,33 +50,52 @@ _NEGATION: Final = re2.compile(_PARTS["negation"] + "[^.!?;]{0,90}$", ROOMY)
 _EXCUSED: Final = re2.compile(_PARTS["negated"] + r" (?:[^\s.!?;]+ ){0,12}$", ROOMY)
 
 
-def signals(folded: str) -> list[Hit]:
-    """Return all signals of a folded text, in order, by its characters."""
-    raw = folded.encode(errors="replace")
-    hits = sorted([*_english(raw), *_foreign(raw)])
-    if len(raw) == len(folded):
-        return hits
-    placed: list[Hit] = []
-    at, passed = 0, 0
-    for hit in hits:
-        passed += len(raw[at : hit.start].decode(errors="ignore"))
-        at = hit.start
-        length = len(raw[at : hit.end].decode(errors="ignore"))
-        placed.append(hit._replace(start=passed, end=passed + length))
-    return placed
+class Signals:
+    """A set of signals: those in English from a file, those in other languages from `words`.
 
+    `long`: for texts so long that some words of another language stand in any of them by chance.
+    """
 
-def _english(raw: bytes) -> Iterator[Hit]:
-    """Yield signals in English, by bytes."""
-    for rule, weight, said in _PATTERNS:
-        for match in said.finditer(raw):
-            start, end = match.span()
-            before = raw[max(start - 110, 0) : start]
-            if rule in _TURNED and _NEGATION.search(before):
-                continue
-            if rule == "keep_from_user" and _excuses(before, raw[start:end]):
-                continue
-            yield Hit(start, end, rule, weight)
+    def __init__(self, data: dict[str, Any], *, long: bool = False) -> None:
+        self._long = long
+        self._parts = _PARTS | {name: _joined(said) for name, said in data["parts"].items()}
+        self._patterns = tuple(
+            (one["rule"], one["weight"], re2.compile(self._filled(one["pattern"]), ROOMY))
+            for one in data["signal"]
+        )
+
+    def of(self, folded: str) -> list[Hit]:
+        """Return all signals of a folded text, in order, by its characters."""
+        raw = folded.encode(errors="replace")
+        hits = sorted([*self._english(raw), *_foreign(raw, around=self._long)])
+        if len(raw) == len(folded):
+            return hits
+        placed: list[Hit] = []
+        at, passed = 0, 0
+        for hit in hits:
+            passed += len(raw[at : hit.start].decode(errors="ignore"))
+            at = hit.start
+            length = len(raw[at : hit.end].decode(errors="ignore"))
+            placed.append(hit._replace(start=passed, end=passed + length))
+        return placed
+
+    def _filled(self, said: str) -> str:
+        whole = re.sub("«few ([0-9]+)»", lambda match: _few(match.group(1)), _joined(said))
+        while "«" in whole:
+            whole = re.sub("«([a-z]+)»", lambda match: self._parts[match.group(1)], whole)
+        return whole
+
+    def _english(self, raw: bytes) -> Iterator[Hit]:
+        """Yield signals in English, by bytes."""
+        for rule, weight, said in self._patterns:
+            for match in said.finditer(raw):
+                start, end = match.span()
+                before = raw[max(start - 110, 0) : start]
+                if rule in _TURNED and _NEGATION.search(before):
+                    continue
+                if rule == "keep_from_user" and _excuses(before, raw[start:end]):
+                    continue
+                yield Hit(start, end, rule, weight)
 
 
 def _excuses(before: bytes, said: bytes) -> bool:
@@ -112,6 +125,29 @@ _LETTERS_OF: Final = (
     re2.compile(r"[\p{Arabic}\p{Hebrew}\p{Devanagari}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"),
 )
 _LATIN_WORDS: Final = re2.compile(rf"(?:^|[^a-z])(?:{SMALL_WORDS})(?:[^a-z]|$)")
+# In a long text, words of two sentences have little to do with each other.
+_ENDED: Final = re2.compile(r"[.!?] |[\x{3002}\x{ff01}\x{ff1f}\x{0964}]", ROOMY)
+# Small words within so many bytes of a hit, so that it is read in another language.
+_AROUND: Final = 60
+_SMALL_AROUND: Final = 2
+# Small words that English has too, or that stand in its addresses and code.
+_ENGLISH_TOO: Final = frozenset(
+    (
+        b"do",
+        b"over",
+        b"die",
+        b"den",
+        b"en",
+        b"es",
+        b"se",
+        b"est",
+        b"des",
+        b"per",
+        b"su",
+        b"le",
+        b"al",
+    )
+)
 _MANY: Final = 4
 _SHORT: Final = 16
 # In bytes: letters take one, two and three of them.
@@ -120,37 +156,62 @@ _FILES: Final = re2.compile(_PARTS["paths"], ROOMY)
 _PLACES: Final = re2.compile(_PARTS["where"], ROOMY)
 
 
-def _foreign(raw: bytes) -> Iterator[Hit]:
+def _foreign(raw: bytes, *, around: bool = False) -> Iterator[Hit]:
     """Yield signals in other languages: concepts that stand close together, in any order."""
     for letters, (family, concepts) in zip(_LETTERS_OF, _FOREIGN, strict=True):
         if not letters.search(raw):
             continue
-        if family is LATIN and not _other_latin(raw):
+        if family is LATIN and not around and not _other_latin(raw):
             continue
-        at = {name: [one.span() for one in said.finditer(raw)] for name, said in concepts.items()}
-        files = [one.span() for one in _FILES.finditer(raw)]
-        places = [one.span() for one in _PLACES.finditer(raw)]
-        secrets = sorted(at["secrets"] + files)
-        reach = _REACH[family]
-        for rule, weight, first, second, gap in (
-            ("override_rules", 1.0, at["ignore"], at["rules"], reach),
-            ("keep_from_user", 1.0, at["hide"], at["user"], reach),
-            ("asks_for_secrets", 0.5, at["read"], secrets, reach),
-            ("passes_data_on", 0.5, at["send"], secrets, reach * 2),
-            ("passes_data_on", 0.5, at["send"], places, reach * 3),
-            (
-                "other_tools_first",
-                0.7,
-                at["always"],
-                _near(at["other"], at["tool"], reach // 3),
-                reach,
-            ),
-            ("other_tools_first", 0.4, at["always"], at["tool"], reach),
-            ("orders_the_model", 0.3, at["always"], sorted(at["send"] + at["read"]), reach * 2),
-        ):
-            for start, end in _near(first, second, gap):
-                yield Hit(start, end, rule, weight)
-        yield from (Hit(start, end, "keep_from_user", 0.4) for start, end in at["hide"])
+        spoken = _spoken(raw) if around and family is LATIN else None
+        for hit in _of_family(raw, family, concepts):
+            if around and _ENDED.search(raw[hit.start : hit.end]):
+                continue
+            if spoken is None or spoken(hit):
+                yield hit
+
+
+def _of_family(
+    raw: bytes, family: tuple[str, ...], concepts: dict[str, re2._Regexp]
+) -> Iterator[Hit]:
+    at = {name: [one.span() for one in said.finditer(raw)] for name, said in concepts.items()}
+    files = [one.span() for one in _FILES.finditer(raw)]
+    places = [one.span() for one in _PLACES.finditer(raw)]
+    secrets = sorted(at["secrets"] + files)
+    reach = _REACH[family]
+    for rule, weight, first, second, gap in (
+        ("override_rules", 1.0, at["ignore"], at["rules"], reach),
+        ("keep_from_user", 1.0, at["hide"], at["user"], reach),
+        ("asks_for_secrets", 0.5, at["read"], secrets, reach),
+        ("passes_data_on", 0.5, at["send"], secrets, reach * 2),
+        ("passes_data_on", 0.5, at["send"], places, reach * 3),
+        (
+            "other_tools_first",
+            0.7,
+            at["always"],
+            _near(at["other"], at["tool"], reach // 3),
+            reach,
+        ),
+        ("other_tools_first", 0.4, at["always"], at["tool"], reach),
+        ("orders_the_model", 0.3, at["always"], sorted(at["send"] + at["read"]), reach * 2),
+    ):
+        for start, end in _near(first, second, gap):
+            yield Hit(start, end, rule, weight)
+    yield from (Hit(start, end, "keep_from_user", 0.4) for start, end in at["hide"])
+
+
+def _spoken(raw: bytes) -> Callable[[Hit], bool]:
+    """Return what tells whether small words of another language than English stand around a hit."""
+    places = [
+        one.start() for one in _LATIN_WORDS.finditer(raw) if one.group().strip() not in _ENGLISH_TOO
+    ]
+
+    def tell(hit: Hit) -> bool:
+        first = bisect_left(places, hit.start - _AROUND)
+        found = bisect_left(places, hit.end + _AROUND) - first
+        return found >= (1 if hit.weight >= 1 else _SMALL_AROUND)
+
+    return tell
 
 
 def _other_latin(raw: bytes) -> bool:
@@ -175,3 +236,9 @@ def _near(
             other = second[at]
             found.append((min(start, other[0]), max(end, other[1])))
     return found
+
+
+# What definitions say, and what results do: documents, mails, code. The second talk of everything,
+# so nothing counts there but words that turn to their reader.
+IN_DEFINITIONS: Final = Signals(_ENGLISH)
+IN_RESULTS: Final = Signals(_read("results.toml"), long=True)

@@ -1,10 +1,12 @@
 """Results lose what hides and nothing else."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.scanning import clean_result, hidden
+from mcp_servers.scanning import Inspected, clean_result, hidden, inspect_result
 from tests import corpus
 
 tricky = st.text(
@@ -63,6 +65,43 @@ def test_nothing_hides_in_a_cleaned_text_and_the_visible_stays_in_order(text: st
 @given(st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint=126)))
 def test_printable_text_is_left_byte_for_byte(text: str) -> None:
     assert clean_result(text).text == text
+
+
+def share(found: list[bool]) -> float:
+    return sum(found) / len(found)
+
+
+def inspected(label: str) -> list[tuple[dict[str, Any], Inspected]]:
+    rows = [row for row in corpus.rows("tool_results.json") if row["label"] == label]
+    return [(row, inspect_result(row["text"])) for row in rows]
+
+
+@pytest.mark.corpus
+def test_few_benign_results_of_the_sample_are_flagged() -> None:
+    assert share([bool(found.flagged) for _, found in inspected("benign")]) <= 0.03
+
+
+@pytest.mark.corpus
+def test_benign_results_of_the_sample_lose_remote_images_and_nothing_else() -> None:
+    for row, found in inspected("benign"):
+        assert set(found.sanitized) <= {"remote_image"}, row["id"]
+        assert found.sanitized or found.text == row["text"]
+
+
+@pytest.mark.corpus
+def test_most_injections_of_the_sample_are_flagged() -> None:
+    """Of those in words: what hides or runs without a word is removed, not flagged."""
+    silent = ("authored:ansi", "authored:css", "authored:meta", "content_block:")
+    spoken = [one for one in inspected("malicious") if not one[0]["cls"].startswith(silent)]
+    assert share([bool(found.flagged) for _, found in spoken]) >= 0.6
+
+
+@pytest.mark.corpus
+def test_what_hides_or_runs_in_the_sample_is_gone() -> None:
+    active = ("authored:ansi", "authored:bidi", "authored:css", "authored:meta", "authored:chatml")
+    rows = [one for one in inspected("malicious") if one[0]["cls"].startswith(active)]
+    assert len(rows) >= 5
+    assert [row["id"] for row, found in rows if not found.sanitized] == []
 
 
 @pytest.mark.corpus
