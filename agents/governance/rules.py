@@ -13,12 +13,10 @@ from uuid import UUID
 
 from bonobot.lib.problems import Invalid
 from mcp_servers.naming import own_name_matches
-from mcp_servers.schemas import Judgement, NeedsConfinement, check_arguments
+from mcp_servers.schemas import NeedsConfinement, fit
 
 Effect = Literal["allow", "ask", "deny"]
 Arguments = Mapping[str, Any]
-
-_INLINE = Judgement("inline", "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +49,11 @@ class Rule:
         if arguments is None:
             return self.effect == "allow"
         try:
-            check_arguments(self.condition, arguments, _INLINE)
+            return fit(self.condition, arguments)
         except NeedsConfinement:
             return self.effect != "allow"
         except Invalid:
             return False
-        return True
 
     def __str__(self) -> str:
         when = " when its condition holds" if self.condition is not None else ""

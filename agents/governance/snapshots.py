@@ -42,6 +42,7 @@ from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import Judgement
 
 KEPT = 1000
+MOST_DECIDED = 1000  # one for each tool and each set of conditions that were met
 # What a call without an agent gets of a server: all of it, URIs of any depth too.
 EVERYTHING = Scope(resources=("*", "*:*"), prompts=("*",))
 
@@ -50,8 +51,8 @@ EVERYTHING = Scope(resources=("*", "*:*"), prompts=("*",))
 class Tool:
     """A tool as the snapshot's owner knows it: under `name`, with facts and its declaration.
 
-    `conditional`: some rule about it asks something of the arguments, so `decision` says what might
-    come of a call, and `Snapshot.decided` what does.
+    `conditional` are the rules about it that ask something of the arguments: where there are any,
+    `decision` says what might come of a call, and `Snapshot.decided` what does.
     """
 
     name: str
@@ -61,7 +62,7 @@ class Tool:
     judgement: Judgement = field(default_factory=lambda: Judgement("inline", ""))
     digest: str = ""
     definition_id: UUID | None = None
-    conditional: bool = False
+    conditional: tuple[Rule, ...] = ()
     labels: tuple[str, ...] = ()
 
     @property
@@ -111,6 +112,9 @@ class Snapshot:
     offers: Mapping[OfferKey, Offer] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     draft: Ruling | None = None
+    _decided: dict[tuple[ToolFacts, tuple[bool, ...]], Decision] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
 
     def offered(self) -> list[Tool]:
         """Return the tools that may be called, if need be with a yes, in a stable order."""
@@ -120,7 +124,14 @@ class Snapshot:
         """Return the decision about a call of a tool with these arguments."""
         if not tool.conditional:
             return tool.decision
-        return decide(tool.facts, self.ruling, arguments)
+        # Arguments count in a decision only by which conditions they meet.
+        met = tool.facts, tuple([rule.holds(arguments) for rule in tool.conditional])
+        decision = self._decided.get(met)
+        if decision is None:
+            decision = decide(tool.facts, self.ruling, arguments)
+            if len(self._decided) < MOST_DECIDED:
+                self._decided[met] = decision
+        return decision
 
     def shadowed(self, tool: Tool, arguments: Arguments, decision: Decision) -> Decision | None:
         """Return what the draft makes of a call, where that isn't what the rules make of it.
@@ -353,8 +364,12 @@ def _builtin_tools(scopes: Iterable[Scope]) -> Iterable[Tool]:
 
 
 def _decided(tool: Tool, ruling: Ruling) -> Tool:
-    conditional = any(rule.condition is not None for rule in ruling.rules_about(tool.facts))
-    return replace(tool, decision=decide(tool.facts, ruling), conditional=conditional)
+    about = ruling.rules_about(tool.facts)
+    return replace(
+        tool,
+        decision=decide(tool.facts, ruling),
+        conditional=tuple(rule for rule in about if rule.condition is not None),
+    )
 
 
 def _limits(

@@ -8,6 +8,7 @@ from mcp_servers.schemas.checking import (
     InvalidArguments,
     NeedsConfinement,
     check_arguments,
+    fit,
     violation,
 )
 from mcp_servers.schemas.judging import Judgement, judge
@@ -17,6 +18,7 @@ __all__ = [
     "Judgement",
     "NeedsConfinement",
     "check_arguments",
+    "fit",
     "judge",
     "violation",
 ]

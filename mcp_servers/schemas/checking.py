@@ -10,6 +10,7 @@ from jsonschema.exceptions import best_match
 
 from bonobot.lib.problems import Invalid
 from mcp_servers.schemas.dialects import Validator, validator_of
+from mcp_servers.schemas.fitting import Fits, fitting
 from mcp_servers.schemas.judging import DEEPEST, Cost, Judgement, read
 from mcp_servers.schemas.sizes import Size, measure
 from mcp_servers.schemas.wording import Complaint, complaint_of
@@ -22,6 +23,7 @@ INLINE_MATCHING = 4_000_000
 MOST_VALUES = 100_000
 MOST_COMPLAINTS = 5
 _MOST_ERRORS = 50
+MOST_HELD = 512
 
 
 class InvalidArguments(Invalid):
@@ -39,6 +41,7 @@ class NeedsConfinement(Exception):
 class _Compiled:
     validator: Validator
     cost: Cost
+    fits: Fits | None
 
 
 def check_arguments(schema: Any, arguments: Any, judgement: Judgement) -> None:
@@ -56,16 +59,35 @@ def check_arguments(schema: Any, arguments: Any, judgement: Judgement) -> None:
         )
     if judgement.verdict != "inline":
         raise NeedsConfinement(judgement.reason)
+    compiled = _inline(schema, size)
+    if compiled.fits is not None and compiled.fits(arguments):
+        return
+    if (found := _violation(compiled.validator, arguments)) is not None:
+        raise found
+
+
+def fit(schema: Any, arguments: Any) -> bool:
+    """Tell whether `arguments` fit a schema of our own people's, within the same bounds.
+
+    Raises `InvalidArguments` for what is no JSON object at all, and `NeedsConfinement`.
+    """
+    compiled = _inline(schema, bounded(arguments))
+    if compiled.fits is not None:
+        return compiled.fits(arguments)
+    return bool(compiled.validator.is_valid(arguments))
+
+
+def _inline(schema: Any, size: Size) -> _Compiled:
+    """Return what is compiled of a schema, if it may be used here for arguments of this size."""
     if size.values > INLINE_VALUES or size.characters > INLINE_CHARACTERS:
         raise NeedsConfinement("The arguments are large.")
-    compiled = _compiled(json.dumps(schema))
+    compiled = _at_hand(schema)
     if (
         compiled.cost.weight * size.values > INLINE_COST
         or compiled.cost.matching * size.characters > INLINE_MATCHING
     ):
         raise NeedsConfinement("The schema and the arguments together are large.")
-    if (found := _violation(compiled.validator, arguments)) is not None:
-        raise found
+    return compiled
 
 
 def violation(schema: Any, arguments: Any) -> InvalidArguments | None:
@@ -120,8 +142,22 @@ def _violation(validator: Validator, arguments: Any) -> InvalidArguments | None:
     return invalid(first, others)
 
 
+def _at_hand(schema: Any) -> _Compiled:
+    """Return what was compiled of this very object, which its holder doesn't change."""
+    found = _held.get(id(schema))
+    if found is None or found[0] is not schema:
+        if len(_held) >= MOST_HELD:
+            _held.clear()
+        # With the object itself: as long as it is held here, nothing else gets its id.
+        found = _held[id(schema)] = (schema, _compiled(json.dumps(schema)))
+    return found[1]
+
+
+_held: dict[int, tuple[Any, _Compiled]] = {}
+
+
 @lru_cache(maxsize=512)
 def _compiled(text: str) -> _Compiled:
     """Return the validator for a schema's text; the text is the key, so nothing stays stale."""
     schema = json.loads(text)
-    return _Compiled(validator_of(schema), read(schema).cost)
+    return _Compiled(validator_of(schema), read(schema).cost, fitting(schema))

@@ -81,7 +81,7 @@ def _guarded(dialect: type[Validator]) -> type[Validator]:
 def _pattern(
     validator: Validator, pattern: str, instance: Any, schema: Any
 ) -> Iterator[ValidationError]:
-    if validator.is_type(instance, "string") and not _finds(pattern, instance):
+    if validator.is_type(instance, "string") and not finds(pattern, instance):
         yield ValidationError(f"does not match {pattern!r}")
 
 
@@ -92,7 +92,7 @@ def _pattern_properties(
         return
     for pattern, subschema in patterns.items():
         for name, value in instance.items():
-            if _finds(pattern, name):
+            if finds(pattern, name):
                 yield from validator.descend(value, subschema, path=name, schema_path=pattern)
 
 
@@ -126,11 +126,12 @@ def additional_names(instance: dict[str, Any], schema: dict[str, Any]) -> list[s
     return [
         name
         for name in instance
-        if name not in known and not any(_finds(pattern, name) for pattern in patterns)
+        if name not in known and not any(finds(pattern, name) for pattern in patterns)
     ]
 
 
-def _finds(pattern: str, text: str) -> bool:
+def finds(pattern: str, text: str) -> bool:
+    """Tell whether a pattern is found in a text; one that no engine can read never is."""
     compiled = engine(pattern)
     return compiled is not None and compiled.search(text) is not None
 

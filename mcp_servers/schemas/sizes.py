@@ -24,36 +24,37 @@ def measure(value: Any, *, most: int, deepest: int) -> Size:
     """Return the size of a JSON value, at most a little beyond `most` values or `deepest`."""
     values = nodes = characters = depth = 0
     unreadable = False
-    waiting: list[tuple[Any, int]] = [(value, 1)]
-    while waiting and values <= most and depth <= deepest:
-        item, level = waiting.pop()
-        values += 1
-        depth = max(depth, level)
-        if isinstance(item, str):
-            characters += len(item)
-            unreadable = unreadable or _unreadable(item)
-        elif isinstance(item, dict):
-            nodes += 1
-            characters += sum(map(len, item))
-            unreadable = unreadable or any(map(_unreadable, item))
-            waiting.extend((inner, level + 1) for inner in item.values())
-        elif isinstance(item, list | tuple):
-            nodes += 1
-            waiting.extend((inner, level + 1) for inner in item)
-        elif isinstance(item, bool):
-            nodes += 1
-        elif isinstance(item, float):
-            unreadable = unreadable or not isfinite(item)
-        elif isinstance(item, int):
-            characters += item.bit_length() // 3
+    level: list[Any] = [value]
+    while level and values <= most and depth <= deepest:
+        depth += 1
+        inner: list[Any] = []
+        values += len(level)
+        for item in level[: most + 1]:
+            if isinstance(item, str):
+                characters += len(item)
+                unreadable = unreadable or not (item.isascii() or _readable(item))
+            elif isinstance(item, dict):
+                nodes += 1
+                names = "".join(item)
+                characters += len(names)
+                unreadable = unreadable or not (names.isascii() or _readable(names))
+                inner += item.values()
+            elif isinstance(item, list | tuple):
+                nodes += 1
+                inner += item
+            elif isinstance(item, float):
+                unreadable = unreadable or not isfinite(item)
+            elif item is True or item is False:
+                nodes += 1
+            elif isinstance(item, int):
+                characters += item.bit_length() // 3
+        level = inner
     return Size(values, nodes, characters, depth, unreadable)
 
 
-def _unreadable(text: str) -> bool:
-    if text.isascii():
-        return False
+def _readable(text: str) -> bool:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        return True
-    return False
+        return False
+    return True

@@ -1,0 +1,63 @@
+"""A decision that was made before for such arguments is the one that would be made again."""
+
+from typing import Any
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.governance.policies import Decision, Ruling, Scope, ToolFacts, decide
+from agents.governance.rules import Policy, Rule
+from agents.governance.snapshots import Snapshot, Tool
+
+SERVER = UUID(int=1)
+NAMES = ("send_mail", "read_mail")
+CONDITIONS = (
+    None,
+    {"required": ["to"]},
+    {"properties": {"to": {"pattern": "@acme[.]example$"}}},
+    {"properties": {"count": {"maximum": 2}}},
+    {"not": {"required": ["text"]}},
+)
+ARGUMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "to": st.sampled_from(["a@acme.example", "b@other.example"]),
+        "count": st.integers(0, 4),
+        "text": st.sampled_from(["short", "x" * 20_000]),  # the long one can't be checked inline
+    },
+)
+RULES = st.builds(
+    Rule,
+    st.sampled_from(["allow", "ask", "deny"]),
+    st.just("mcp"),
+    st.sampled_from([*NAMES, "*_mail", "other"]),
+    st.sampled_from([None, SERVER]),
+    st.sampled_from(CONDITIONS),
+)
+POLICIES = st.builds(
+    Policy,
+    st.sampled_from(["none", "allowlist", "denylist", "all"]),
+    st.lists(RULES, max_size=5).map(tuple),
+)
+
+
+def _tool(name: str, ruling: Ruling) -> Tool:
+    facts = ToolFacts(source="mcp", own_name=name, label=name, server_id=SERVER)
+    conditional = tuple(rule for rule in ruling.rules_about(facts) if rule.condition is not None)
+    return Tool(name, facts, decide(facts, ruling), {}, conditional=conditional)
+
+
+@given(POLICIES, POLICIES, st.lists(ARGUMENTS, min_size=2, max_size=6))
+def test_what_was_decided_before_is_decided_again(
+    policy: Policy, organization: Policy, calls: list[dict[str, Any]]
+) -> None:
+    ruling = Ruling(policy, organization, scopes={SERVER: Scope()})
+    tools = {name: _tool(name, ruling) for name in NAMES}
+    snapshot = Snapshot(
+        organization_id=UUID(int=2), generation=1, tools=tools, servers={}, ruling=ruling
+    )
+    for arguments in calls * 2:
+        for tool in tools.values():
+            fresh: Decision = decide(tool.facts, ruling, arguments)
+            assert snapshot.decided(tool, arguments) == fresh
