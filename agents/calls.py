@@ -23,11 +23,12 @@ from agents.governance.snapshots import Tool
 from agents.models import StoredResult
 from agents.openings import deadline_ms
 from agents.people import personal
-from agents.redaction import given, print_of
+from agents.redaction import given, sorted_text
 from agents.requests import Method, Outcome, Refused, Request
 from agents.targets import Target, params
 from bonobot.ledger.entries import Outcome as LedgerOutcome
 from bonobot.ledger.entries import Settlement
+from bonobot.ledger.fingerprints import fingerprint
 from bonobot.ledger.writer import writer
 from bonobot.lib.logs import bound
 from bonobot.lib.problems import NotFound, Problem
@@ -254,8 +255,8 @@ async def _inspected(
 def _read(
     result: dict[str, Any], organization_id: UUID, *, limit: int, result_id: UUID
 ) -> tuple[Readable, dict[str, Any], dict[str, Any]]:
-    told: dict[str, Any] = {"output_sha256": print_of(result, organization_id)}
+    told: dict[str, Any] = {"output_sha256": fingerprint(organization_id, sorted_text(result))}
     clean = given(result, organization_id)
-    if clean != result:
+    if clean is not result and clean != result:
         told["secrets_masked"] = True
     return readable(clean, limit=limit, result_id=result_id), clean, told

@@ -13,10 +13,11 @@ from agents.governance.flows import flows
 from agents.governance.limits import applying, charge, global_charge, reserves
 from agents.governance.policies import Decision
 from agents.governance.snapshots import ServerFacts, Snapshot, Tool
-from agents.redaction import kept, print_of
+from agents.redaction import kept, sorted_text
 from agents.requests import Request
 from agents.targets import Target
 from bonobot.ledger.entries import Admission, Charge, Opening, Reserve
+from bonobot.ledger.fingerprints import fingerprint
 from bonobot.lib.canonical import canonical, digest
 
 ARGUMENTS_KEPT = 16_384
@@ -91,8 +92,7 @@ def _details(
     server, organization_id = _server(snapshot, target), snapshot.organization_id
     details: dict[str, Any] = {
         "tool_name": called,
-        "arguments": _bounded(kept(request.arguments, organization_id, server)),
-        "input_sha256": print_of(request.arguments, organization_id),
+        **_arguments(request.arguments, organization_id, server),
         "parent_execution": str(request.parent_id) if request.parent_id else None,
         "via": request.via,
     }
@@ -199,9 +199,13 @@ def _of_organization(snapshot: Snapshot) -> int:
     return rate
 
 
-def _bounded(arguments: Any) -> Any:
-    """Return the arguments as the audit keeps them: 16 KiB, else their start and digest."""
-    text = canonical(arguments)
-    if len(text) <= ARGUMENTS_KEPT:
-        return arguments
-    return {"truncated": text[:ARGUMENTS_KEPT], "sha256": digest(text), "length": len(text)}
+def _arguments(
+    arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None
+) -> dict[str, Any]:
+    """Return the arguments as the audit keeps them, 16 KiB at most, and their fingerprint."""
+    shown = kept(arguments, organization_id, server)
+    text = canonical(shown)
+    written = text if shown is arguments else sorted_text(arguments)
+    if len(text) > ARGUMENTS_KEPT:
+        shown = {"truncated": text[:ARGUMENTS_KEPT], "sha256": digest(text), "length": len(text)}
+    return {"arguments": shown, "input_sha256": fingerprint(organization_id, written)}

@@ -5,16 +5,17 @@ like one. A result that somebody works with loses the stored secrets only: whate
 belongs to whoever asked.
 """
 
-import json
+from json import JSONEncoder
 from typing import Any
 from uuid import UUID
 
 from agents.governance.snapshots import ServerFacts, Snapshot
-from bonobot.ledger.fingerprints import fingerprint
 from bonobot.lib.known_secrets import masker_at_hand, read_masker
 from bonobot.lib.learning import memory_of
-from bonobot.lib.masking import Masker
+from bonobot.lib.masking import Masker, words_of
 from bonobot.lib.runtime import runtime
+
+_SORTED = JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 async def prepare(snapshot: Snapshot) -> None:
@@ -25,21 +26,36 @@ async def prepare(snapshot: Snapshot) -> None:
 
 
 def kept(value: Any, organization_id: UUID, server: ServerFacts | None) -> Any:
-    """Return a value as it may be kept; also what its own server holds that is no secret."""
+    """Return a value as it may be kept; also what its own server holds that is no secret.
+
+    Most hold nothing: then it is the value itself, after one look at all that it says.
+    """
+    masker = _masker(organization_id)
+    words = words_of(value)
+    held = server is not None and words and server.endpoint.masker.finds_known(words)
+    if words is not None and not held and not masker.finds(words):
+        return value
     if server is not None:
         value = server.endpoint.masker.exact(value)
-    return _masker(organization_id).value(value)
+    return masker.value(value)
 
 
 def given(result: dict[str, Any], organization_id: UUID) -> dict[str, Any]:
-    """Return a result without the stored secrets."""
-    found: dict[str, Any] = _masker(organization_id).exact(result)
+    """Return a result without the stored secrets; the same object where it holds none."""
+    masker = _masker(organization_id)
+    words = words_of(result)
+    if words is not None and not masker.finds_known(words):
+        return result
+    found: dict[str, Any] = masker.exact(result)
     return found
 
 
-def print_of(value: Any, organization_id: UUID) -> str:
-    """Return the fingerprint of a JSON value: of its text with sorted keys."""
-    return fingerprint(organization_id, json.dumps(value, sort_keys=True, separators=(",", ":")))
+def sorted_text(value: Any) -> str:
+    """Return a JSON value as the text that is fingerprinted: ASCII, keys sorted, no spaces.
+
+    That of `canonical`, but a server's answer may hold numbers that JSON has no word for.
+    """
+    return _SORTED.encode(value)
 
 
 def _masker(organization_id: UUID) -> Masker:

@@ -30,7 +30,7 @@ STAGES: tuple[tuple[str, Any, str], ...] = (
     ("decide", admitting, "_decided"),
     ("open: names, budgets, rates", admitting, "admission"),
     ("open: mask the arguments", openings, "kept"),
-    ("open: fingerprint", openings, "print_of"),
+    ("open: fingerprint", openings, "fingerprint"),
     ("seal the opening", Writer, "_admission"),
     ("scan the result", calls, "_read"),
     ("outcome and cost", calls, "_settlement"),

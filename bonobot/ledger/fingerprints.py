@@ -8,6 +8,7 @@ different, and whoever has only the database can try nothing.
 import hashlib
 import hmac
 from functools import lru_cache
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -17,10 +18,18 @@ PURPOSE = b"bonobot audit fingerprint"
 
 def fingerprint(organization_id: UUID, text: str) -> str:
     """Return the fingerprint of a canonical text in an organization, in hexadecimal."""
-    key = _key(settings.BONOBOT_AUDIT_KEYS[0], organization_id)
-    return hmac.digest(key, text.encode("utf-8", "surrogatepass"), "sha256").hex()
+    inner, outer = _keyed(settings.BONOBOT_AUDIT_KEYS[0], organization_id)
+    inner, outer = inner.copy(), outer.copy()
+    inner.update(text.encode("utf-8", "surrogatepass"))
+    outer.update(inner.digest())
+    return outer.hexdigest()
 
 
 @lru_cache(maxsize=1024)
-def _key(secret: str, organization_id: UUID) -> bytes:
-    return hmac.digest(secret.encode("ascii"), PURPOSE + organization_id.bytes, hashlib.sha256)
+def _keyed(secret: str, organization_id: UUID) -> tuple[Any, Any]:
+    """Return the two hashes of HMAC with the key in them, to be copied and gone on with."""
+    key = hmac.digest(secret.encode("ascii"), PURPOSE + organization_id.bytes, hashlib.sha256)
+    block = key.ljust(hashlib.sha256().block_size, b"\0")
+    # RFC 2104: the key is padded to a block and mixed with one byte for either hash.
+    inner = hashlib.sha256(bytes(byte ^ 0x36 for byte in block))
+    return inner, hashlib.sha256(bytes(byte ^ 0x5C for byte in block))

@@ -4,13 +4,15 @@ import hashlib
 import json
 from typing import Any
 
+_ENCODER = json.JSONEncoder(
+    ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":")
+)
+
 
 def canonical(value: Any) -> str:
     """Return ASCII JSON, keys sorted, no spaces; raise ValueError for what JSON can't say."""
     try:
-        return json.dumps(
-            value, ensure_ascii=True, allow_nan=False, sort_keys=True, separators=(",", ":")
-        )
+        return _ENCODER.encode(value)
     except TypeError as error:
         raise ValueError(f"Not a JSON value: {error}.") from error
     except RecursionError as error:

@@ -11,12 +11,14 @@ import json
 import re
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, quote_plus
 
 import re2
 
 from bonobot.lib import marks
+from bonobot.lib.secret_names import names_secret
 
 MASK = marks.MASK
 MAX_DEPTH = 64
@@ -25,67 +27,6 @@ FRESH = 32
 LONG = 256
 REMEMBERED = 512
 REMEMBERED_LENGTHS = range(8, 16_385)
-
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_SECRET_WORDS = frozenset(
-    {
-        "apikey",
-        "authorization",
-        "bearer",
-        "cookie",
-        "credential",
-        "credentials",
-        "passcode",
-        "passphrase",
-        "passwd",
-        "password",
-        "pwd",
-        "secret",
-        "secrets",
-    }
-)
-_KEY_KINDS = frozenset(
-    {
-        "access",
-        "account",
-        "api",
-        "auth",
-        "encryption",
-        "master",
-        "private",
-        "secret",
-        "service",
-        "shared",
-        "signing",
-    }
-)
-# Tokens that count, or that mark a place in a list or a conversation.
-_HARMLESS_TOKENS = frozenset(
-    {"cancel", "continuation", "cursor", "max", "next", "page", "progress", "sync", "total"}
-)
-# Names that tell about a secret without holding it: `authorization_endpoint`, `password_policy`.
-_ABOUT = frozenset(
-    {
-        "count",
-        "endpoint",
-        "expires",
-        "field",
-        "id",
-        "ids",
-        "in",
-        "length",
-        "name",
-        "names",
-        "path",
-        "policy",
-        "required",
-        "supported",
-        "type",
-        "uri",
-        "url",
-        "version",
-    }
-)
 
 # What the credential formats of well-known services look like from their first characters.
 _CREDENTIAL = re2.compile(
@@ -135,11 +76,51 @@ _LABELLED = re2.compile(
     )
 )
 
+# Whatever either of them would find, in one look.
+_SUSPECT = re2.compile(f"(?:{_CREDENTIAL.pattern})|(?:{_LABELLED.pattern})")
+
 _SCHEME = re.compile(r"(?:bearer|basic|digest)\s", re.IGNORECASE)
 _PROSE = re.compile(r"[A-Z]?[a-z]+[.,;:!?]*")
 
 _ROOMY = re2.Options()
 _ROOMY.max_mem = 64 << 20  # bytes; the default holds a few dozen secrets
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """All that a JSON value says, to be searched at once; `named`: some key names a secret."""
+
+    raw: bytes
+    named: bool
+
+
+def words_of(value: Any) -> Words | None:
+    """Return what a JSON value says; None for one that must be walked through in any case."""
+    texts: list[str] = []
+    level, depth, named = [value], 0, False
+    while level:
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                texts.append(item)
+            elif isinstance(item, dict):
+                if not all(isinstance(key, str) for key in item):
+                    return None
+                named = named or any(map(names_secret, item))
+                texts += item
+                inner += item.values()
+            elif isinstance(item, list):
+                inner += item
+            elif not (item is None or isinstance(item, int | float)):
+                return None
+        level, depth = inner, depth + 1
+        if depth >= MAX_DEPTH:
+            return None
+    try:
+        # Between two of them stands what is part of no secret's beginning or end.
+        return Words("\n".join(texts).encode(), named)
+    except UnicodeEncodeError:
+        return None
 
 
 class Masker:
@@ -180,6 +161,19 @@ class Masker:
                 self.exact(key): self.exact(item, depth=depth + 1) for key, item in value.items()
             }
         return [self.exact(item, depth=depth + 1) for item in value] if _is_list(value) else value
+
+    def finds_known(self, words: Words) -> bool:
+        """Tell whether `exact` might change what was said with these words."""
+        if self._known is not None and self._known.search(words.raw):
+            return True
+        if any(form.encode() in words.raw for form in self._long):
+            return True
+        return self._more is not None and self._more.finds_known(words)
+
+    def finds(self, words: Words) -> bool:
+        """Tell whether `value` might change what was said with these words."""
+        found = words.named or _SUSPECT.search(words.raw) is not None
+        return found or self.finds_known(words)
 
     def _without_known(self, text: str) -> str:
         for form in self._long:
@@ -285,18 +279,6 @@ def ordinary(value: str) -> bool:
 def remembered() -> Masker:
     """Return a masker that knows the secrets opened in this process."""
     return _memory.masker()
-
-
-def names_secret(key: str) -> bool:
-    """Tell whether a key's name says that its value is a secret."""
-    words = [word.lower() for word in _WORDS.findall(key)]
-    if not words or words[-1] in _ABOUT:
-        return False
-    if _SECRET_WORDS.intersection(words) or "".join(words) in _SECRET_WORDS:
-        return True
-    if words[-1] == "token":
-        return not _HARMLESS_TOKENS.intersection(words)
-    return words[-1] in {"key", "keys"} and bool(_KEY_KINDS.intersection(words[:-1]))
 
 
 def _masker(secrets: Iterable[str]) -> Masker:

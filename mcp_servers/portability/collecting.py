@@ -3,8 +3,9 @@
 import json
 from collections.abc import Mapping
 
-from bonobot.lib.masking import MASK, names_secret
+from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.secret_names import names_secret
 from bonobot.lib.untrusted import visible
 from mcp_servers import placeholders
 from mcp_servers.notices import Notice

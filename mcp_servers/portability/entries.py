@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from bonobot.lib.masking import MASK, mask, names_secret
+from bonobot.lib.masking import MASK, mask
 from bonobot.lib.problems import Problem
+from bonobot.lib.secret_names import names_secret
 from mcp_servers.notices import Notice
 from mcp_servers.secret_values import SecretValue, put_back
 

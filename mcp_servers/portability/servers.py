@@ -7,7 +7,7 @@ from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from bonobot.lib.egress import EgressDenied, check_url
-from bonobot.lib.masking import names_secret
+from bonobot.lib.secret_names import names_secret
 from bonobot.lib.untrusted import visible
 from mcp_servers.launchers import unpinned_package
 from mcp_servers.naming import slugify

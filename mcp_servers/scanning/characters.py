@@ -88,6 +88,11 @@ def hidden(text: str) -> Iterator[Hidden]:
         yield last
 
 
+def suspicious(text: str) -> bool:
+    """Tell whether any character could hide something."""
+    return _place(text).search(text) is not None
+
+
 def suspects(text: str) -> int:
     """Return how many characters could hide something; quick, because nothing is judged."""
     return len(_place(text).findall(text))

@@ -5,7 +5,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mcp_servers.scanning.active import without_active
-from mcp_servers.scanning.characters import Hidden, hidden, suspects, without_suspects
+from mcp_servers.scanning.characters import (
+    Hidden,
+    hidden,
+    suspects,
+    suspicious,
+    without_suspects,
+)
 from mcp_servers.scanning.injected import flagged
 
 # Removing one run may bring two others together, so the rest is looked at again.
@@ -45,6 +51,8 @@ def clean_result(text: str) -> Cleaned:
 
     Takes up to 0.3 s for 256 KiB made for the purpose: keep more than 16 KiB off the loop.
     """
+    if not suspicious(text):
+        return Cleaned(text, {})
     removed: Counter[str] = Counter()
     flooded = suspects(text) > max(_MOST_SUSPECTS, len(text) // 6)
     for _ in range(0 if flooded else _PASSES):

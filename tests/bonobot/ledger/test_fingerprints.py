@@ -1,9 +1,14 @@
 """Fingerprints: equal texts are recognized, and nobody can find them by trying."""
 
 import hashlib
-from uuid import uuid4
+import hmac
+from uuid import UUID, uuid4
 
-from bonobot.ledger.fingerprints import fingerprint
+from django.conf import settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.ledger.fingerprints import PURPOSE, fingerprint
 
 
 def test_equal_texts_of_an_organization_have_one_fingerprint() -> None:
@@ -19,3 +24,11 @@ def test_another_organization_or_key_has_another(settings) -> None:
     settings.BONOBOT_AUDIT_KEYS = ["another", *settings.BONOBOT_AUDIT_KEYS]
     assert fingerprint(acme, text) != before
     assert before != hashlib.sha256(text.encode()).hexdigest()
+
+
+@given(st.uuids(), st.text())
+def test_it_is_the_hmac_that_it_says_to_be(organization_id: UUID, text: str) -> None:
+    secret = settings.BONOBOT_AUDIT_KEYS[0].encode()
+    key = hmac.digest(secret, PURPOSE + organization_id.bytes, "sha256")
+    said = text.encode("utf-8", "surrogatepass")
+    assert fingerprint(organization_id, text) == hmac.new(key, said, "sha256").hexdigest()

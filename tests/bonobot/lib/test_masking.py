@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bonobot.lib import masking
-from bonobot.lib.masking import MASK, Masker, mask, mask_text, names_secret
+from bonobot.lib.masking import MASK, Masker, mask, mask_text, words_of
+from bonobot.lib.secret_names import names_secret
 
 KNOWN = 'p@ss w/örd-"é"-1'
 LETTERS = "aB3dEf9hIjKlMnOpQrStUvWxYz0123456789AbCdEfGh"
@@ -293,3 +294,50 @@ def test_new_secrets_join_those_that_are_compiled_already() -> None:
 def test_a_masker_serves_many_texts() -> None:
     masker = Masker(["known-secret"])
     assert [masker.text(f"{n} known-secret") for n in range(2)] == [f"0 {MASK}", f"1 {MASK}"]
+
+
+PIECES = st.sampled_from(
+    [
+        *("bearer ", "Basic", "token=", "api_key: ", "sk-", "AKIA", "://u:", "-----BEGIN PRIVATE"),
+        *(" KEY-----", "hunter2-hunter2", "ABCDEFGHIJKLMNOP", "abcdefghijklmnop", " ", "\n", "ä"),
+        *("\\", '"', "\ud800", "x" * 300, "https", "@host"),
+    ]
+)
+SAID = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.lists(PIECES, max_size=5).map("".join),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["a", "password", "clientSecret", "hunter2-hunter2"]) | PIECES, inner
+        )
+    ),
+)
+MASKER = Masker(["hunter2-hunter2", "x" * 290], more=Masker(['a"quoted\nsecret']))
+
+
+@given(SAID)
+def test_where_one_look_finds_nothing_nothing_would_be_masked(value: Any) -> None:
+    words = words_of(value)
+    if words is None:
+        return
+    if not MASKER.finds(words):
+        assert MASKER.value(value) == value
+    if not MASKER.finds_known(words):
+        assert MASKER.exact(value) == value
+
+
+@pytest.mark.parametrize("value", [{1: "a"}, ("a",), "\ud800", {"a": object()}])
+def test_what_is_no_plain_json_is_always_walked_through(value: Any) -> None:
+    assert words_of(value) is None
+
+
+def test_a_secret_is_seen_in_one_look_wherever_it_stands() -> None:
+    for value in ("hunter2-hunter2", ["a", {"b": "-hunter2-hunter2-"}], {"hunter2-hunter2": 1}):
+        words = words_of(value)
+        assert words is not None
+        assert MASKER.finds_known(words)
+    assert not MASKER.finds(words_of({"text": "the quick brown fox"}))  # type: ignore[arg-type]
+    for value in ({"password": "x"}, ["AKIAABCDEFGHIJKLMNOP"], "Authorization: Bearer abcdefghij"):
+        words = words_of(value)
+        assert words is not None
+        assert MASKER.finds(words)
