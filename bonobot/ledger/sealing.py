@@ -114,7 +114,7 @@ def opened(
         "generation": generation,
         "reserves": [[reserve.key, reserve.amount] for reserve in reserves],
     }
-    return {name: fact for name, fact in facts.items() if fact not in ("", None, [], {})}
+    return _told(facts)
 
 
 def closed(settlement: Settlement, at: datetime) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def closed(settlement: Settlement, at: datetime) -> dict[str, Any]:
         "details": dict(settlement.details),
         "actuals": [list(actual) for actual in settlement.actuals],
     }
-    return {name: fact for name, fact in facts.items() if fact not in ("", [], {})}
+    return _told(facts)
 
 
 def repeated(call_id: UUID, repeats: int, at: datetime) -> dict[str, Any]:
@@ -155,7 +155,11 @@ def seal(facts: Facts) -> str:
 
 def columns(chosen: Iterable[Column], facts: Facts) -> tuple[Any, ...]:
     """Return the values of the chosen columns: text, integers and None only."""
-    return tuple([_column(column, facts) for column in chosen])
+    values = []
+    for column in chosen:
+        fact = facts.get(column.name, column.default)
+        values.append(_fit(fact, column.length) if column.length and fact else fact)
+    return tuple(values)
 
 
 def columns_of(opened_text: str, closed_text: str) -> tuple[Any, ...]:
@@ -181,13 +185,15 @@ def _id(value: UUID | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _column(column: Column, facts: Facts) -> Any:
-    fact = facts.get(column.name, column.default)
-    return _fit(fact, column.length) if column.kind == "text" and fact is not None else fact
+def _told(facts: Facts) -> dict[str, Any]:
+    """Return the facts without those that say nothing; zero and no are facts."""
+    return {name: fact for name, fact in facts.items() if fact or isinstance(fact, int)}
 
 
 def _fit(text: str, length: int) -> str:
     """Make any text storable everywhere: PostgreSQL takes no NUL, UTF-8 no lone surrogate."""
-    if not text.isascii():
-        text = text.encode("utf-8", "replace").decode("utf-8")
+    if text.isascii():
+        text = text[:length]
+        return text if "\x00" not in text else text.replace("\x00", "\N{REPLACEMENT CHARACTER}")
+    text = text.encode("utf-8", "replace").decode("utf-8")
     return text.replace("\x00", "\N{REPLACEMENT CHARACTER}")[:length]
