@@ -64,6 +64,18 @@ class BudgetUse:
         """Tell whether as much is spent as people are warned at."""
         return self.spent * 100 >= self.line.limit * self.line.warn_at
 
+    @property
+    def tone(self) -> str:
+        """Return what the use means to the eye."""
+        if self.spent >= self.line.limit:
+            return "bad"
+        return "warn" if self.warned else "good"
+
+    @property
+    def period(self) -> str:
+        """Return the period in words."""
+        return str(Budget.Period(self.line.period).label)
+
 
 def budgets_of(owner: Owner) -> QuerySet[Budget]:
     """Return an owner's budgets."""

@@ -4,38 +4,23 @@ A session holds them to its end; an agent and a token until they were idle for a
 somebody who manages agents clears them.
 """
 
-import json
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 
 from django.db import transaction
 
+from agents.evidence import Brought, evidence_of
 from agents.governance.flows import IDLE_S, SEEN, flow_key
 from agents.models import Agent, Session
 from bonobot.ledger.changes import record
 from bonobot.ledger.entries import Flow
 from bonobot.ledger.flows import Held, held_at
-from bonobot.ledger.models import AuditRow, FlowCell
+from bonobot.ledger.models import FlowCell
 from bonobot.tenancy.models import Token
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.labels import Label, labels_in
-
-# Calls of a session that are looked through for what brought its labels.
-CALLS_READ = 2_000
-
-
-@dataclass(frozen=True)
-class Brought:
-    """A label that a session holds, and the first call that brought it, if it is still found."""
-
-    label: Label
-    call_id: UUID | None = None
-    tool: str = ""
-    at: datetime | None = None
 
 
 def held_by_agent(agent: Agent) -> tuple[Label, ...]:
@@ -50,21 +35,9 @@ def held_by_token(token: Token) -> tuple[Label, ...]:
 
 
 def held_by_session(session: Session) -> list[Brought]:
-    """Return what a session holds, each with the call that brought it."""
+    """Return what a session holds, each with the first call that brought it."""
     held = _held([flow_key(session.organization_id, "session", session.pk)], None)
-    if not held:
-        return []
-    found: dict[Label, Brought] = {}
-    rows = AuditRow.objects.of(session.organization_id).filter(
-        session_id=session.pk, event_type="call", opened__contains='"labels"'
-    )
-    for row in rows.exclude(outcome="refused").order_by("seq")[:CALLS_READ]:
-        for name in json.loads(row.opened)["details"].get("labels", ()):
-            label = Label(name)
-            found.setdefault(label, Brought(label, row.pk, row.tool_name, row.opened_at))
-        if found.keys() >= {*held}:
-            break
-    return [found.get(label, Brought(label)) for label in held]
+    return evidence_of(session, held)
 
 
 def clear_agent(principal: Principal, agent: Agent) -> None:

@@ -27,6 +27,11 @@ def problem_response(error: Exception, context: dict[str, Any]) -> Response:
     )
 
 
+# What passes by itself: these answers always say when to come back.
+COME_AGAIN = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
+COME_AGAIN_S = 2.0
+
+
 def problem_details(problem: Problem) -> dict[str, Any]:
     """Return the members of a problem, RFC 9457's and ours."""
     return {
@@ -42,8 +47,11 @@ def _headers(problem: Problem) -> dict[str, str]:
     if problem.status == HTTPStatus.UNAUTHORIZED:
         fault = ', error="invalid_token"' if problem.code == "bad_token" else ""
         headers["WWW-Authenticate"] = f'Bearer realm="bonobot"{fault}'
-    if problem.retry_after is not None:
-        headers["Retry-After"] = str(max(1, ceil(problem.retry_after)))
+    retry_after = problem.retry_after
+    if retry_after is None and problem.status in COME_AGAIN:
+        retry_after = COME_AGAIN_S
+    if retry_after is not None:
+        headers["Retry-After"] = str(max(1, ceil(retry_after)))
     return headers
 
 

@@ -136,7 +136,7 @@ class BudgetAdmin(ScopedAdmin):
         return format_html(
             '<div class="bb-meter" data-tone="{}"><i style="width:{}%"></i></div>'
             '<span class="bb-small">{} · {} %</span>',
-            tone_of(found),
+            found.tone,
             percent,
             shown_amount(found.spent, row.unit),
             percent,
@@ -177,13 +177,6 @@ class BudgetAdmin(ScopedAdmin):
     def delete_model(self, request: HttpRequest, obj: Budget) -> None:
         """Remove by the operation."""
         remove_budget(self.principal(request), obj)
-
-
-def tone_of(use: BudgetUse) -> str:
-    """Return what the use means to the eye."""
-    if use.spent >= use.line.limit:
-        return "bad"
-    return "warn" if use.warned else "good"
 
 
 def _named(row: Budget) -> str:

@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.conversation import conversation, latest
 from agents.approvals import revoke
+from agents.budgets import session_budgets_in_use
 from agents.holding import held_by_session
 from agents.models import Session, SessionGrant
 from agents.sessions import requests
@@ -93,6 +94,7 @@ def show(visit: Visit) -> HttpResponseBase:
             if since is None
             else conversation(session, visit.principal, since)
         ),
+        budgets=session_budgets_in_use(session),
         grants=session.grants.all(),
         may_run=requests.may_run(visit.principal, session.agent),
     )

@@ -12,6 +12,9 @@ from bonobot.tenancy.members import save_organization
 from bonobot.tenancy.models import MOST_APPROVAL_HOURS, Organization
 from bonobot.tenancy.roles import Action
 
+FASTEST = 1_000_000
+RATE = "Of all agents and tokens together; 0: no limit, null: as the settings say."
+
 
 class OrganizationShape(Shape):
     """An organization, and what its kill switch would stop (or has left) now."""
@@ -30,10 +33,15 @@ class OrganizationShape(Shape):
     approval_hours = serializers.IntegerField(
         allow_null=True, help_text="Hours to answer a call; null: as the platform has it."
     )
+    calls_per_minute = serializers.IntegerField(allow_null=True, help_text=RATE)
 
 
 @extend_schema_serializer(
-    examples=[OpenApiExample("Stricter", {"four_eyes": True, "approval_hours": 4})]
+    examples=[
+        OpenApiExample(
+            "Stricter", {"four_eyes": True, "approval_hours": 4, "calls_per_minute": 600}
+        )
+    ]
 )
 class OrganizationBody(Shape):
     """What an owner sets."""
@@ -42,6 +50,9 @@ class OrganizationBody(Shape):
     four_eyes = serializers.BooleanField()
     approval_hours = serializers.IntegerField(
         min_value=1, max_value=MOST_APPROVAL_HOURS, allow_null=True
+    )
+    calls_per_minute = serializers.IntegerField(
+        min_value=0, max_value=FASTEST, allow_null=True, help_text=RATE
     )
 
 
@@ -77,7 +88,7 @@ class OneOrganization(OrganizationResource):
 
     @operation("change_organization", body=OrganizationBody, answer=OrganizationShape)
     def patch(self, request: object) -> Response:
-        """Change its name, and how calls that wait for a person are answered."""
+        """Change its name, how calls that wait for a person are answered, and its rate."""
         organization = Organization.objects.get(pk=self.organization_id)
         for name, value in self.read(OrganizationBody, partial=True).items():
             setattr(organization, name, value)

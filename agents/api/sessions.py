@@ -20,6 +20,8 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from agents.api.agents import AgentResource
+from agents.api.budgets import BudgetUseShape
+from agents.budgets import session_budgets_in_use
 from agents.holding import held_by_session
 from agents.models import Session, Step
 from agents.models.agents import named
@@ -151,6 +153,9 @@ class SessionDetailShape(SessionShape):
         help_text="What it has seen: with both labels, what sends out needs a person's yes."
     )
 
+    budgets = serializers.SerializerMethodField(
+        help_text="What its agent gives each session, with what this one has spent of it."
+    )
     steps = serializers.SerializerMethodField(help_text=f"At most {STEPS} behind `after`.")
     more_steps = serializers.SerializerMethodField(help_text="Whether there are more behind these.")
 
@@ -158,6 +163,11 @@ class SessionDetailShape(SessionShape):
     def get_held(self, session: Session) -> Any:
         """Return the labels that it holds now."""
         return HeldLabelShape(held_by_session(session), many=True).data
+
+    @extend_schema_field(BudgetUseShape(many=True))
+    def get_budgets(self, session: Session) -> Any:
+        """Return the session's own budgets."""
+        return BudgetUseShape(session_budgets_in_use(session), many=True).data
 
     @extend_schema_field(StepShape(many=True))
     def get_steps(self, session: Session) -> list[dict[str, Any]]:

@@ -23,11 +23,15 @@ from rich.prompt import Confirm
 from rich.table import Table
 from rich.text import Text
 
+from bonobot import __version__
 from bonobot.lib.problems import Invalid, NotFound, Problem
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal, cli_principal
 from mcp_servers import placeholders
+
+# What the audit calls this program.
+CLIENT = f"bonobot-cli/{__version__}"
 
 # Output that goes to a file or a pipe is not wrapped at a terminal's width.
 WIDTH_OF_FILES = 200

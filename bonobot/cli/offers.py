@@ -9,7 +9,7 @@ from agents.governance.offerings import Offer
 from agents.governance.snapshots import Snapshot, snapshots
 from agents.models import Agent
 from agents.requests import Method
-from bonobot.cli.group import Cli, Failed, Verb, pairs, table
+from bonobot.cli.group import CLIENT, Cli, Failed, Verb, pairs, table
 from bonobot.cli.servers import find
 from bonobot.lib.runtime import runtime
 from bonobot.lib.untrusted import visible
@@ -53,6 +53,7 @@ def _call(
         tool=name,
         arguments=given,
         via="cli",
+        client=CLIENT,
         holder=f"server:{server.pk}:cli",
         agent_id=agent.pk if agent else None,
         server_id=server.pk,

@@ -6,7 +6,11 @@ from typing import Any
 from agents.halting import Reach, halt, reach_of, resume
 from bonobot.cli.group import Cli, Verb, table
 from bonobot.lib.problems import Invalid
+from bonobot.tenancy.members import save_organization
 from bonobot.tenancy.models import Organization
+
+# Left out, which is something else than `default`.
+UNSAID: Any = object()
 
 
 def _current(cli: Cli) -> Organization:
@@ -18,6 +22,9 @@ def _as_json(organization: Organization, reach: Reach) -> dict[str, Any]:
         "slug": organization.slug,
         "name": organization.name,
         "halted_at": organization.halted_at,
+        "four_eyes": organization.four_eyes,
+        "approval_hours": organization.approval_hours,
+        "calls_per_minute": organization.calls_per_minute,
         **reach.as_dict(),
     }
 
@@ -29,6 +36,51 @@ def _show(cli: Cli, options: argparse.Namespace) -> None:
     cli.emit(found, table("", "", rows=rows, empty=""))
     if organization.halted_at is not None:
         cli.say(f"It is halted. Let it go on: bonobot org resume --org {organization.slug}")
+
+
+def _number(text: str) -> int | None:
+    """Read a whole number, or `default`: as the platform has it."""
+    return None if text == "default" else int(text)
+
+
+def _set_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--calls-per-minute",
+        type=_number,
+        metavar="N",
+        default=UNSAID,
+        help="of all agents and tokens together; 0: no limit, default: as the settings say",
+    )
+    parser.add_argument(
+        "--approval-hours",
+        type=_number,
+        metavar="N",
+        default=UNSAID,
+        help="hours to answer a call that waits; default: as the settings say",
+    )
+    parser.add_argument(
+        "--four-eyes",
+        action=argparse.BooleanOptionalAction,
+        default=UNSAID,
+        help="nobody approves the calls they asked for",
+    )
+
+
+def _set(cli: Cli, options: argparse.Namespace) -> None:
+    names = ("calls_per_minute", "approval_hours", "four_eyes")
+    said = {name: value for name in names if (value := getattr(options, name)) is not UNSAID}
+    if not said:
+        raise Invalid(
+            "Nothing is said.",
+            field="org set",
+            remedy="Give one of: --calls-per-minute, --approval-hours, --four-eyes.",
+        )
+    organization = _current(cli)
+    for name, value in said.items():
+        setattr(organization, name, value)
+    save_organization(cli.principal, organization, adding=False)
+    cli.emit(_as_json(organization, reach_of(organization)))
+    cli.say(f"{organization.slug}: {', '.join(f'{name} {value}' for name, value in said.items())}")
 
 
 def _halt_arguments(parser: argparse.ArgumentParser) -> None:
@@ -66,6 +118,13 @@ def _resume(cli: Cli, options: argparse.Namespace) -> None:
 VERBS = (
     Verb(
         "show", "Show the organization, and what a halt would stop.", _show, examples=("org show",)
+    ),
+    Verb(
+        "set",
+        "Set how fast the organization may call, and how calls that wait are answered.",
+        _set,
+        _set_arguments,
+        ("org set --calls-per-minute 600", "org set --calls-per-minute default --four-eyes"),
     ),
     Verb(
         "halt",

@@ -13,7 +13,7 @@ from agents.models import Agent
 from bonobot.cli import watching
 from bonobot.cli.apis import api_spec, declare_choice
 from bonobot.cli.definitions import tell_approval, tell_held
-from bonobot.cli.group import Cli, Failed, Verb, expand, pairs, table
+from bonobot.cli.group import CLIENT, Cli, Failed, Verb, expand, pairs, table
 from bonobot.cli.prices import declare_prices, said_prices
 from bonobot.lib.problems import Invalid, NotFound, Problem
 from bonobot.lib.runtime import runtime
@@ -279,6 +279,7 @@ def _test_tool(cli: Cli, options: argparse.Namespace) -> None:
         tool=options.tool,
         arguments=_arguments(options.arguments),
         via="cli",
+        client=CLIENT,
         holder=f"server:{server.pk}:cli",
         server_id=server.pk,
         unapproved=options.unapproved,

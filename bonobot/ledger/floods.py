@@ -16,15 +16,16 @@ from bonobot.ledger.entries import Opening
 WINDOW_S = 60.0
 MOST_WINDOWS = 10_000  # beyond them the oldest is closed early: memory stays bounded
 
-Key = tuple[UUID, str, str, str, str, str, str]
+Key = tuple[UUID, str, str, UUID | None, str, str, str, str]
 
 
 def key_of(opening: Opening) -> Key:
-    """Return what makes refusals equal: organization, actor, action, resource and code."""
+    """Return what makes refusals equal: organization, actor, agent, action, resource and code."""
     return (
         opening.organization_id,
         opening.actor.kind,
         opening.actor.id,
+        opening.agent_id,
         opening.action,
         opening.resource_type,
         opening.resource_id,

@@ -6,12 +6,12 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from bonobot.ledger import anchors, retention
+from bonobot.ledger import anchors, retention, usage
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.models import FlowCell, Head, PermitRow
 
 SYSTEM = Actor(kind="system", id="retention", label="retention")
-# Long after nobody can spend a permit or hold a label any more.
+# Long after nobody can spend a permit, hold a label or look at what a past period took.
 KEPT = timedelta(days=90)
 MICROSECONDS = 1_000_000
 
@@ -24,7 +24,11 @@ def export_heads() -> int:
 
 @shared_task
 def prune_audit() -> int:
-    """Remove audit rows older than `BONOBOT_AUDIT_DAYS` (0: none), and permits long expired."""
+    """Remove audit rows older than `BONOBOT_AUDIT_DAYS` (0: none), and what nobody needs any more.
+
+    That is: permits long expired, labels long let go, and budgets' cells of periods long past.
+    """
+    usage.forget(timezone.now() - KEPT)
     stale = int((timezone.now() - KEPT).timestamp()) * MICROSECONDS
     PermitRow.objects.filter(expires__lt=stale).delete()
     FlowCell.objects.filter(labels=0, touched__lt=stale).delete()

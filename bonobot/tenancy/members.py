@@ -7,10 +7,11 @@ organization is its owners' business.
 from contextlib import AbstractContextManager
 from typing import Any
 
+from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 
 from bonobot.ledger.changes import change
-from bonobot.lib.problems import Conflict, Forbidden, NotFound
+from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound
 from bonobot.tenancy.models import Membership, Organization, User
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action, Role
@@ -59,11 +60,16 @@ def remove_member(principal: Principal, member: Membership) -> None:
 
 
 def save_organization(principal: Principal, organization: Organization, *, adding: bool) -> None:
-    """Make an organization (platform administrators), or change one's own."""
+    """Make an organization (platform administrators), or change one's own; raises `Invalid`."""
     if adding:
         _require_platform(principal)
     else:
         principal.require(Action.MANAGE_ORGANIZATION)
+    try:
+        organization.full_clean()
+    except ValidationError as error:
+        field, messages = next(iter(error.message_dict.items()))
+        raise Invalid(messages[0], field=field, remedy="Change this value.") from None
     action = "organization_created" if adding else "organization_changed"
     with change(
         organization_id=organization.pk,

@@ -10,14 +10,17 @@ from django.db import IntegrityError
 from agents import calls
 from agents.budgets import BudgetLine, set_budgets
 from agents.models import Budget
+from agents.sessions.requests import start
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.usage import cells
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
 from mcp_servers.connections.pool import connections
 from mcp_servers.models import Server
 from mcp_servers.pricing import set_prices
+from tests import desk, rest
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -199,3 +202,23 @@ def test_only_agents_have_budgets_for_each_session(boss, workshop, line):
     each = BudgetLine(line.unit, line.period, line.limit, each_session=True)
     with pytest.raises(Problem):
         set_budgets(boss, workshop, [each])
+
+
+def test_a_sessions_page_and_rest_show_what_it_took_of_its_own_budgets(
+    acme, helper, boss, workshop, call
+):
+    set_budgets(
+        boss,
+        helper,
+        [BudgetLine("calls", "total", 4, each_session=True), BudgetLine("calls", "day", 100)],
+    )
+    session, other = start(boss, helper, "one"), start(boss, helper, "two")
+    for _ in range(3):
+        call("mcp_workshop_echo", {"text": "a"}, session_id=session.pk)
+    seat = desk.sit(acme, Role.AUDITOR)
+    page = seat.get("agents_session_change", session.pk)
+    assert "width:75%" in page
+    assert "3 of 4 calls" in " ".join(page.split())
+    assert "width:0%" in seat.get("agents_session_change", other.pk)
+    (shown,) = rest.as_role(acme, Role.AUDITOR).get(f"sessions/{session.pk}").json["budgets"]
+    assert (shown["scope"], shown["spent"], shown["limit"]) == ("session", 3, 4)

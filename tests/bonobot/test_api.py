@@ -10,7 +10,7 @@ from django.test import Client
 from rest_framework import exceptions
 
 from bonobot.api import problem_details, problem_response
-from bonobot.lib.problems import Conflict
+from bonobot.lib.problems import Conflict, Problem
 from bonobot.tenancy.api.faults import problem_of
 from bonobot.tenancy.models import Membership, Organization, Token, User
 from bonobot.tenancy.roles import Role
@@ -282,6 +282,12 @@ def test_a_problem_is_answered_with_its_members():
         "retry_after": 1.2,
     }
     assert problem_response(problem, {})["Retry-After"] == "2"
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_what_passes_by_itself_always_says_when_to_come_back(status):
+    problem = Problem("Not now.", code="not_now", status=status)
+    assert int(problem_response(problem, {})["Retry-After"]) >= 1
 
 
 # -- the document --------------------------------------------------------------------------------

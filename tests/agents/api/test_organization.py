@@ -44,3 +44,13 @@ def test_an_operator_may_not(acme):
     operator = rest.as_role(acme, Role.OPERATOR)
     assert operator.post("organization/halt", {}).status == 403
     assert operator.post("organization/resume").status == 403
+
+
+def test_an_owner_sets_how_fast_the_organization_may_call(acme):
+    owner = rest.as_role(acme, Role.OWNER)
+    assert owner.get("organization").json["calls_per_minute"] is None
+    assert owner.patch("organization", {"calls_per_minute": 1}).json["calls_per_minute"] == 1
+    refused = owner.patch("organization", {"calls_per_minute": -1})
+    assert (refused.status, refused.json["field"]) == (400, "calls_per_minute")
+    operator = rest.as_role(acme, Role.OPERATOR)
+    assert operator.patch("organization", {"calls_per_minute": 0}).status == 403

@@ -1,9 +1,11 @@
 """`bonobot mcp resources|prompts|read|prompt`, against a real server."""
 
+import json
 import sys
 
 import pytest
 
+from bonobot.ledger.models import AuditRow
 from bonobot.lib.runtime import runtime
 from mcp_servers.connections.pool import connections
 from mcp_servers.models import Server
@@ -58,3 +60,9 @@ def test_an_agent_reads_what_is_ticked_for_it(bonobot, acme):
 def test_ticks_are_chosen_for_an_agent(bonobot):
     ran = bonobot("mcp", "connect", "library", "--resource", "*", "--json")
     assert (ran.status, ran.error["field"]) == (1, "--resource")
+
+
+def test_the_audit_says_which_program_called(bonobot):
+    bonobot("mcp", "read", "library", "lib://rules")
+    row = AuditRow.objects.get(action="resource_read")
+    assert json.loads(row.opened)["details"]["client"].startswith("bonobot-cli/")

@@ -22,3 +22,19 @@ def test_halt_show_resume(bonobot, acme):
     assert (ran.status, ran.error["code"]) == (1, "organization_halted")
     assert bonobot("org", "resume", "--json").json["halted_at"] is None
     assert "halted" not in bonobot("org", "show").out
+
+
+def test_the_rate_is_set_and_given_back_to_the_settings(bonobot, acme):
+    assert bonobot("org", "set", "--calls-per-minute", "600", "--json").json[
+        "calls_per_minute"
+    ] == (600)
+    assert Organization.objects.get().calls_per_minute == 600
+    shown = bonobot("org", "set", "--calls-per-minute", "default", "--four-eyes", "--json").json
+    assert (shown["calls_per_minute"], shown["four_eyes"]) == (None, True)
+    assert bonobot("org", "set", "--json").error["code"] == "invalid"
+
+
+def test_numbers_beyond_what_the_columns_hold_are_refused(bonobot, acme):
+    for wrong in (("--calls-per-minute", "-1"), ("--approval-hours", "9999")):
+        ran = bonobot("org", "set", "=".join(wrong), "--json")
+        assert (ran.status, ran.error["code"]) == (1, "invalid")

@@ -14,6 +14,8 @@ def test_the_key_is_who_wanted_what_and_why_not() -> None:
     assert key_of(opening_of(ORGANIZATION, code="denied_by_policy", details={"other": 1})) == KEY
     assert key_of(opening_of(ORGANIZATION, code="rate_limited")) != KEY
     assert key_of(opening_of(ORGANIZATION, code="denied_by_policy", resource_id="other")) != KEY
+    of_an_agent = opening_of(ORGANIZATION, code="denied_by_policy", agent_id=UUID(int=5))
+    assert key_of(of_an_agent) != KEY
     assert key_of(opening_of(UUID(int=2), code="denied_by_policy")) != KEY
 
 

@@ -1,11 +1,14 @@
+from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
+from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from bonobot.ledger import usage
-from bonobot.ledger.budgets import Cell
+from bonobot.ledger.budgets import Cell, budget_key
 from bonobot.ledger.models import BudgetCell
+from bonobot.ledger.tasks import prune_audit
 
 pytestmark = pytest.mark.django_db
 ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
@@ -31,3 +34,39 @@ def test_many_cells_are_read_at_once(django_assert_num_queries: DjangoAssertNumQ
 
 def test_an_organization_sees_its_own_cells() -> None:
     assert usage.cells(ORGANIZATION) == {"budget:a": Cell(5, 2), "budget:b": Cell(1)}
+
+
+def test_cells_of_periods_that_are_over_are_forgotten_and_totals_stay() -> None:
+    BudgetCell.objects.all().delete()
+    kept, gone = [], []
+    for period, at, over in [
+        ("day", datetime(2026, 8, 21, tzinfo=UTC), True),
+        ("day", datetime(2026, 8, 22, tzinfo=UTC), False),
+        ("month", datetime(2026, 7, 31, tzinfo=UTC), True),
+        ("month", datetime(2026, 8, 1, tzinfo=UTC), False),
+        ("total", datetime(2020, 1, 1, tzinfo=UTC), False),
+    ]:
+        for unit in ("tokens", "calls"):
+            key = budget_key(
+                ORGANIZATION, scope="agent", scope_id=UUID(int=7), unit=unit, period=period, at=at
+            )
+            BudgetCell.objects.create(key=key, organization_id=ORGANIZATION, spent=1)
+            (gone if over else kept).append(key)
+    assert usage.forget(datetime(2026, 8, 22, 3, tzinfo=UTC)) == len(gone)
+    assert sorted(usage.cells(ORGANIZATION)) == sorted(kept)
+    assert usage.forget(datetime(2026, 8, 22, 3, tzinfo=UTC)) == 0
+
+
+def test_the_schedule_forgets_cells_after_ninety_days() -> None:
+    now = timezone.now()
+    keys = [
+        budget_key(
+            ORGANIZATION, scope="agent", scope_id="x", unit="calls", period="day", at=now - age
+        )
+        for age in (timedelta(days=89), timedelta(days=92))
+    ]
+    for key in keys:
+        BudgetCell.objects.create(key=key, organization_id=ORGANIZATION)
+    prune_audit()
+    left = usage.cells(ORGANIZATION)
+    assert (keys[0] in left, keys[1] in left) == (True, False)
