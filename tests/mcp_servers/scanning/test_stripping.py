@@ -1,0 +1,120 @@
+"""Results for other programs lose what hides, wherever it stands, and nothing else."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_servers.scanning.stripping import strip, strip_aside
+
+HIDES = "pay\u200bload\U000e0041"
+CLEAN = "payload"
+texts = st.text() | st.text(st.sampled_from("ab\u200b\u202e\U000e0041\x1b[0m👨\u200d👩"))
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@pytest.mark.parametrize(
+    ("result", "path"),
+    [
+        ({"content": [{"type": "text", "text": HIDES}]}, "$.content[0].text"),
+        ({"structuredContent": {"rows": [{"name": HIDES}]}}, "$.structuredContent.rows[0].name"),
+        (
+            {"content": [{"type": "resource", "resource": {"uri": "a://b", "text": HIDES}}]},
+            "$.content[0].resource.text",
+        ),
+        ({"contents": [{"uri": HIDES}]}, "$.contents[0].uri"),
+        (
+            {"messages": [{"role": "user", "content": {"text": HIDES}}]},
+            "$.messages[0].content.text",
+        ),
+        ({"content": [], "_meta": {"note": [HIDES]}}, "$._meta.note[0]"),
+        ({"content": [{"type": "resource_link", "name": HIDES}]}, "$.content[0].name"),
+    ],
+)
+def test_every_string_is_stripped_and_its_place_is_said(result: Any, path: str) -> None:
+    found = strip(result)
+    assert str(found.value) == str(result).replace(repr(HIDES)[1:-1], CLEAN)
+    assert found.removed == {"zero_width": 1, "tag_character": 1}
+    assert found.places == ((path, ("tag_character", "zero_width")),)
+
+
+def test_what_hides_nothing_is_the_same_object() -> None:
+    result = {"content": [{"type": "text", "text": "<script>![x](https://a.example)</script>"}]}
+    assert strip(result).value is result
+    assert not strip(result).changed
+
+
+def test_the_original_is_not_touched() -> None:
+    result = {"a": [{"b": HIDES}]}
+    strip(result)
+    assert result == {"a": [{"b": HIDES}]}
+
+
+def test_binary_parts_are_left_as_they_are() -> None:
+    result = {
+        "content": [
+            {"type": "image", "data": HIDES, "mimeType": "image/png"},
+            {"type": "audio", "data": HIDES},
+            {"type": "resource", "resource": {"blob": HIDES}},
+            {"type": "text", "text": HIDES, "data": HIDES},
+        ]
+    }
+    image, audio, resource, text = strip(result).value["content"]
+    assert image["data"] == audio["data"] == resource["resource"]["blob"] == HIDES
+    assert (text["text"], text["data"]) == (CLEAN, CLEAN)
+
+
+def test_a_name_that_hides_takes_no_other_ones_place() -> None:
+    found = strip({"structuredContent": {"a": 1, "a\u200b": 2, "b\u200b": 3}})
+    assert found.value == {"structuredContent": {"a": 1, "a⟨U+200B⟩": 2, "b": 3}}
+    assert found.places[0][0].endswith("(key)")
+
+
+def test_deep_values_are_stripped_to_the_bottom() -> None:
+    value: Any = HIDES
+    for _ in range(5_000):
+        value = [value]
+    assert strip(value).removed
+
+
+@given(json_values)
+def test_any_value_keeps_its_shape_and_comes_to_rest(value: Any) -> None:
+    once = strip(value)
+    again = strip(once.value)
+    assert again.value is once.value
+    if not once.removed:
+        assert once.value is value
+
+
+def test_ten_megabytes_never_hold_the_loop() -> None:
+    result = {"content": [{"type": "text", "text": "中文\u200bשלום\u200c " * 1_250_000}]}
+    longest = 0.0
+
+    async def beat(done: asyncio.Event) -> None:
+        nonlocal longest
+        while not done.is_set():
+            # What the loop itself was kept from: the processor time of other threads meanwhile.
+            began, own = time.process_time(), time.thread_time()
+            await asyncio.sleep(0.005)
+            others = time.process_time() - began - (time.thread_time() - own)
+            longest = max(longest, others)
+
+    async def run() -> None:
+        done = asyncio.Event()
+        beating = asyncio.create_task(beat(done))
+        found = await strip_aside(result, 10_000_000)
+        done.set()
+        await beating
+        assert found.removed
+        assert threading.current_thread() is threading.main_thread()
+
+    asyncio.run(run())
+    assert longest < 0.25
