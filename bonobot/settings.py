@@ -240,6 +240,7 @@ CELERY_BEAT_SCHEDULE = {
         ("export audit heads", "bonobot.ledger.tasks.export_heads", 60),
         ("watch budgets", "agents.tasks.watch_budgets", 60),
         ("forget who left", "mcp_servers.tasks.forget_who_left", 60),
+        ("read definitions again", "mcp_servers.tasks.rescan_definitions", 60),
         ("prune health history", "mcp_servers.tasks.prune_checks", 3_600),
         ("prune notices", "bonobot.notices.tasks.prune_notices", 86_400),
         ("prune the audit", "bonobot.ledger.tasks.prune_audit", 86_400),

@@ -5,7 +5,8 @@ disappeared is marked, its pin kept; one invalid definition never hides the othe
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -29,16 +30,17 @@ from mcp_servers.naming import own_name_matches
 from mcp_servers.oauth.faults import LoginNeeded
 from mcp_servers.oauth.signing import for_background, for_person
 from mcp_servers.openapi.surveying import survey_document
-from mcp_servers.scanning import scan
+from mcp_servers.scanning.version import RULES
+from mcp_servers.scans import Around, Findings, around, hard_fault, read, read_all
 from mcp_servers.schema_worker import judge_all
 from mcp_servers.schemas import Judgement
 from mcp_servers.status import forget_attempt, record_attempt, record_failure, record_success
 
 DESCRIPTION_KEPT = 4096
 NAMES_TOLD = 10
-MOST_PEERS = 5_000
 
 Judgements = Mapping[str, Judgement]
+Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -78,13 +80,14 @@ async def discover(
             survey = await survey_document(server, reached)
             await connections().request(reached, "ping", holder=f"survey:{server_id}")
         judgements = await _judged(survey)
+        readings = await _readings(server, survey)
     except Problem as problem:
         if person and problem.code == LoginNeeded.code:
             await orm(forget_attempt, server)
         else:
             await orm(record_failure, server_id, kind, problem)
         raise
-    return await orm(keep, server_id, survey, judgements, actor=actor, kind=kind)
+    return await orm(keep, server_id, survey, judgements, readings, actor=actor, kind=kind)
 
 
 async def _judged(survey: Survey) -> Judgements:
@@ -94,20 +97,60 @@ async def _judged(survey: Survey) -> Judgements:
     return {item.name: verdict for item, verdict in zip(tools, verdicts, strict=True)}
 
 
+@dataclass(frozen=True)
+class Readings:
+    """What was found in definitions that are new or changed, by kind and name."""
+
+    names: Around = field(default_factory=Around)
+    findings: Mapping[Key, Findings] = field(default_factory=dict)
+
+    def of(self, item: Item) -> Findings:
+        """Return the findings of one; it is read now if it changed since they were."""
+        found = self.findings.get((item.kind, item.name))
+        return read(item.payload, self.names) if found is None else found
+
+
+async def _readings(server: Server, survey: Survey) -> Readings:
+    """Read what is new or changed for what hides and what orders, beside loop and database."""
+    unread, names = await runtime().orm(_unread, server, survey)
+    return Readings(names, await read_all(unread, names))
+
+
+def _unread(server: Server, survey: Survey) -> tuple[dict[Key, Any], Around]:
+    """Return the declarations that nobody has read, and the names around them (two queries)."""
+    known = {(row.kind, row.name): row for row in server.definitions.defer("payload", "pinned")}
+    unread = {
+        (item.kind, item.name): item.payload
+        for item in survey.items
+        if len(item.name) <= NAME_LENGTH
+        and ((row := known.get((item.kind, item.name))) is None or not _as_read(row, item))
+    }
+    return unread, around(server, (item.name for item in survey.items))
+
+
 @transaction.atomic
 def keep(
-    server_id: UUID, survey: Survey, judgements: Judgements, *, actor: Actor, kind: str
+    server_id: UUID,
+    survey: Survey,
+    judgements: Judgements,
+    readings: Readings | None = None,
+    *,
+    actor: Actor,
+    kind: str,
 ) -> Discovered:
-    """Write a survey into rows: one transaction, audited when anything about it changed."""
+    """Write a survey into rows: one transaction, audited when anything about it changed.
+
+    What is not in `readings` is read now.
+    """
+    readings = readings or Readings()
     server = Server.objects.get(pk=server_id)
     known = {(row.kind, row.name): row for row in server.definitions.all()}
     seen = {(item.kind, item.name): item for item in survey.items if len(item.name) <= NAME_LENGTH}
     fresh: list[Definition] = []
     altered: list[Definition] = []
-    around = _around(server, survey)
     for key, item in seen.items():
         row = known.get(key) or _new(server, item)
-        if _alter(row, item, judgements, around):
+        if _alter(row, item, judgements, readings):
             (altered if key in known else fresh).append(row)
     # A listing that broke off says nothing about what it didn't come to.
     gone = [
@@ -206,33 +249,27 @@ def _kept_to(server: Server, tool: str) -> bool:
     return not wanted or any(own_name_matches(pattern, tool) for pattern in wanted)
 
 
-@dataclass(frozen=True)
-class _Around:
-    """Names of tools: the server's own, and those of the organization's other servers."""
+def _as_read(row: Definition, item: Item) -> bool:
+    """Tell whether a row says what was declared, and nothing more could be found in it.
 
-    own: frozenset[str]
-    peers: frozenset[str]
-
-
-def _around(server: Server, survey: Survey) -> _Around:
-    others = Definition.objects.for_organization(server.organization_id).tools()
-    names = others.filter(present=True).exclude(server=server).values_list("name", flat=True)
-    own = frozenset(item.name for item in survey.items)
-    return _Around(own, frozenset(names[:MOST_PEERS]))
+    What older rules refused is judged anew; what they passed is read again by `rescanning`.
+    """
+    current = row.rules_version >= RULES or not row.fault
+    same = row.present and bool(item.fault) <= bool(row.fault)
+    return same and current and row.digest == digest(item.payload)
 
 
-def _alter(row: Definition, item: Item, judgements: Judgements, around: _Around) -> bool:
+def _alter(row: Definition, item: Item, judgements: Judgements, readings: Readings) -> bool:
     """Put what was declared into `row`; tell whether that changes it."""
-    found = digest(item.payload)
-    if row.digest == found and row.present and bool(item.fault) <= bool(row.fault):
+    if _as_read(row, item):
         return False
     row.payload = storable(item.payload)
-    row.digest = found
+    row.digest = digest(item.payload)
     row.present = True
     row.title = _text(item.payload.get("title"))[:255]
     row.description = _text(item.payload.get("description"))[:DESCRIPTION_KEPT]
-    found_in = scan(item.payload, own=around.own, peers=around.peers)
-    row.findings = storable([finding.as_dict() for finding in found_in])
+    row.findings = readings.of(item)
+    row.rules_version = RULES
     row.fault = item.fault or _fault(row, judgements.get(item.name))
     return True
 
@@ -243,8 +280,8 @@ def _text(value: object) -> str:
 
 def _fault(row: Definition, judgement: Judgement | None) -> str:
     """Say why this declaration can never be used, if so: hard findings, or a refused schema."""
-    if hard := [finding for finding in row.findings if finding["tier"] == "hard"]:
-        return f"{hard[0]['rule']} at {hard[0]['path']}: {hard[0]['excerpt']}"
+    if hard := hard_fault(row.findings):
+        return hard
     if row.kind != Definition.Kind.TOOL or judgement is None:
         return ""
     row.schema_verdict = judgement.verdict

@@ -15,6 +15,7 @@ from mcp_servers.health import SYSTEM, check_all, claim_due
 from mcp_servers.models import Check
 from mcp_servers.oauth.leavers import forget_leavers
 from mcp_servers.rereading import take_up
+from mcp_servers.rescanning import rescan
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,12 @@ def discover_server(server_id: str) -> None:
             logger.warning("discovery of server %s failed: %s", server_id, problem.code)
 
     runtime().spawn(run(), name=f"discover {server_id}")
+
+
+@shared_task
+def rescan_definitions() -> None:
+    """Have definitions that were read with older rules read again, beside everything else."""
+    runtime().spawn(rescan(), name="read definitions again")
 
 
 @shared_task

@@ -41,6 +41,11 @@ EVENTS: dict[str, Event] = {
         Event("server_up", "A server answers again", Severity.INFO),
         Event("needs_reauth", "A server needs new credentials", Severity.CRITICAL, HOLD),
         Event("definitions_waiting", "Definitions wait for approval", Severity.WARNING),
+        Event(
+            "definitions_refused",
+            "Approved definitions can't be called any more",
+            Severity.CRITICAL,
+        ),
         Event("approval_waiting", "A call waits for approval", Severity.WARNING),
         Event("budget_warning", "A budget is nearly spent", Severity.WARNING),
         Event("budget_exhausted", "A budget is spent", Severity.CRITICAL),

@@ -75,7 +75,9 @@ class Definition(GovernedModel):
         REFUSED = "refused", _("refused")
         GONE = "gone", _("no longer offered")
 
-    observed_fields: ClassVar[frozenset[str]] = frozenset({"last_seen_at", "updated_at"})
+    observed_fields: ClassVar[frozenset[str]] = frozenset(
+        {"last_seen_at", "updated_at", "rules_version"}
+    )
 
     server = models.ForeignKey(
         "mcp_servers.Server", on_delete=models.CASCADE, related_name="definitions"
@@ -89,6 +91,8 @@ class Definition(GovernedModel):
     schema_verdict = models.CharField(max_length=10, blank=True, default="")
     fault = models.TextField(_("fault"), blank=True, default="")
     findings = models.JSONField(_("findings"), default=list, blank=True)
+    # The rules that it was read with (`scanning.version`); 0: before there were versions.
+    rules_version = models.PositiveIntegerField(default=0, db_default=0, editable=False)
     pinned = models.JSONField(_("approved declaration"), null=True, blank=True)
     pinned_digest = models.CharField(max_length=64, blank=True, default="")
     pinned_at = models.DateTimeField(_("approved"), null=True, blank=True)
@@ -111,6 +115,7 @@ class Definition(GovernedModel):
         )
         indexes = (
             models.Index(fields=["organization", "kind", "name"], name="definition_by_name"),
+            models.Index(fields=["rules_version"], name="definition_by_rules"),
             models.Index(
                 fields=["organization", "server"], name="definition_waiting", condition=UNPINNED
             ),

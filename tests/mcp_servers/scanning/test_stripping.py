@@ -95,7 +95,7 @@ def test_any_value_keeps_its_shape_and_comes_to_rest(value: Any) -> None:
 
 
 def test_ten_megabytes_never_hold_the_loop() -> None:
-    result = {"content": [{"type": "text", "text": "中文\u200bשלום\u200c " * 1_250_000}]}
+    result = {"content": [{"type": "text", "text": "中文\u200bשלום\u200c " * 1_250_000}]}  # noqa: RUF001
     longest = 0.0
 
     async def beat(done: asyncio.Event) -> None:
