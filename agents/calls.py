@@ -92,7 +92,8 @@ async def _settled(request: Request, passed: Passed) -> Outcome:
         end.took = _taken(
             request, passed, end.duration_ms, sent=end.sent, known=end.outcome != "unknown"
         )
-        await asyncio.shield(writer().settle_async(_settlement(request, passed, end)))
+        # Handed over before it waits: a caller that goes away meanwhile changes nothing of it.
+        await writer().settle_async(_settlement(request, passed, end))
     return Outcome(
         call_id=request.call_id,
         outcome=end.outcome,

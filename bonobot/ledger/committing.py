@@ -1,5 +1,6 @@
 """Committing: one group of tickets in one durable transaction, on a connection of its own."""
 
+import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from bonobot.ledger import groups, store
 from bonobot.ledger.databases import Database, OwnDatabase
 from bonobot.ledger.entries import Admitted
 from bonobot.ledger.groups import Answer, Close
+from bonobot.ledger.remembering import Memory
 from bonobot.ledger.tickets import Answered, Ticket
 
 LIMITS = {
@@ -37,6 +39,7 @@ class Committer:
 
     def __init__(self) -> None:
         self._database: OwnDatabase | None = None
+        self._memory = Memory()
 
     def commit(self, tickets: Sequence[Ticket]) -> list[Answered]:
         """Store what becomes of the tickets and return their answers, in any order."""
@@ -46,12 +49,13 @@ class Committer:
             known = {ticket for ticket, _ in answered}
             rest = [ticket for ticket in tickets if ticket not in known and not ticket.moot]
             if rest:
-                answered += zip(rest, _commit(database, rest), strict=True)
+                answered += zip(rest, _commit(database, self._memory, rest), strict=True)
         return answered
 
     def disconnect(self) -> None:
         """Close the connection, with what it hadn't committed; the next commit opens another."""
         database, self._database = self._database, None
+        self._memory.forget()
         if database is None:
             return
         connection = database.connection
@@ -112,21 +116,33 @@ def _recall(ticket: Ticket, row: store.Written) -> Answer | None:
     return Admitted(item.call_id, row.seq, row.generation)
 
 
-def _commit(database: OwnDatabase, tickets: Sequence[Ticket]) -> list[Answer]:
-    with database.turn(within_s=SQLITE_BUSY_S):
-        return _stored(database, tickets)
-
-
-def _stored(database: OwnDatabase, tickets: Sequence[Ticket]) -> list[Answer]:
+def _commit(database: OwnDatabase, memory: Memory, tickets: Sequence[Ticket]) -> list[Answer]:
     items = [ticket.item for ticket in tickets]
+    needs = groups.needs(items)
+    with database.turn(within_s=SQLITE_BUSY_S):
+        before = _locked(database, memory, needs)
+        plan = groups.decide(before, items)
+        for ticket in tickets:
+            ticket.sent = True
+        _store(database, before, plan)
+    memory.learn(needs, plan.state)
+    return plan.answers
+
+
+def _locked(database: OwnDatabase, memory: Memory, needs: groups.Needs) -> groups.State:
+    """Open the transaction and return the rows that the group touches, which are locked now."""
+    if database.is_sqlite:
+        database.begin()  # takes the one lock there is
+        known = memory.recall(database, needs, now=time.time_ns() // 1_000)
+        return known or store.lock(database, needs)()
     with database.pipelined():
         database.begin()
-        read = store.lock(database, groups.needs(items))
-    before = read()
-    plan = groups.decide(before, items)
+        read = store.lock(database, needs)
+    return read()
+
+
+def _store(database: OwnDatabase, before: groups.State, plan: groups.Plan) -> None:
     after = plan.state
-    for ticket in tickets:
-        ticket.sent = True
     with database.pipelined():
         store.write_opened(database, plan.opened)
         store.write_closed(database, plan.closed)
@@ -136,7 +152,6 @@ def _stored(database: OwnDatabase, tickets: Sequence[Ticket]) -> list[Answer]:
         store.write_flows(database, _changed(before.flows, after.flows))
         store.spend(database, _changed(before.permits, after.permits))
         database.commit()
-    return plan.answers
 
 
 def _changed(before: Mapping[Key, Value], after: Mapping[Key, Value]) -> dict[Key, Value]:

@@ -85,6 +85,11 @@ class OwnDatabase(Database):
         """Commit what `begin` opened."""
         self.execute("COMMIT")
 
+    def version(self) -> int:
+        """Return a number that is another one once any other connection has committed (SQLite)."""
+        found: int = self.execute("PRAGMA data_version").fetchall()[0][0]
+        return found
+
     @contextmanager
     def turn(self, *, within_s: float) -> Iterator[None]:
         """Go before the other threads of this process that write, where only one can."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from bonobot.lib.by_identity import ByIdentity
 from mcp_servers.connections.wire import MODERN, Request
 
 ANNOTATION = "x-mcp-header"
@@ -70,14 +71,22 @@ def annotation_fault(schema: Any) -> str:
 
 def _arguments(schema: Mapping[str, Any], arguments: Any) -> dict[str, str]:
     headers = {}
-    for path, node in _positions(schema):
-        token = node.get(ANNOTATION)
-        value = _at(arguments, path) if path and isinstance(token, str) else None
+    for path, token in _mirrored.of(schema):
+        value = _at(arguments, path)
         if isinstance(value, bool):
             headers[f"Mcp-Param-{token}"] = "true" if value else "false"
         elif isinstance(value, str | int | float):
             headers[f"Mcp-Param-{token}"] = encoded(str(value))
     return headers
+
+
+def _annotated(schema: Any) -> tuple[tuple[Path, str], ...]:
+    """Return where the arguments stand that are mirrored, with the names of their headers."""
+    found = ((path, node.get(ANNOTATION)) for path, node in _positions(schema))
+    return tuple((path, token) for path, token in found if path and isinstance(token, str))
+
+
+_mirrored = ByIdentity(_annotated)
 
 
 def _at(value: Any, path: Path) -> Any:

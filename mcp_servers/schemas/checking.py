@@ -8,6 +8,7 @@ from typing import Any
 
 from jsonschema.exceptions import best_match
 
+from bonobot.lib.by_identity import ByIdentity
 from bonobot.lib.problems import Invalid
 from mcp_servers.schemas.dialects import Validator, validator_of
 from mcp_servers.schemas.fitting import Fits, fitting
@@ -23,7 +24,6 @@ INLINE_MATCHING = 4_000_000
 MOST_VALUES = 100_000
 MOST_COMPLAINTS = 5
 _MOST_ERRORS = 50
-MOST_HELD = 512
 
 
 class InvalidArguments(Invalid):
@@ -81,7 +81,7 @@ def _inline(schema: Any, size: Size) -> _Compiled:
     """Return what is compiled of a schema, if it may be used here for arguments of this size."""
     if size.values > INLINE_VALUES or size.characters > INLINE_CHARACTERS:
         raise NeedsConfinement("The arguments are large.")
-    compiled = _at_hand(schema)
+    compiled = _at_hand.of(schema)
     if (
         compiled.cost.weight * size.values > INLINE_COST
         or compiled.cost.matching * size.characters > INLINE_MATCHING
@@ -142,22 +142,12 @@ def _violation(validator: Validator, arguments: Any) -> InvalidArguments | None:
     return invalid(first, others)
 
 
-def _at_hand(schema: Any) -> _Compiled:
-    """Return what was compiled of this very object, which its holder doesn't change."""
-    found = _held.get(id(schema))
-    if found is None or found[0] is not schema:
-        if len(_held) >= MOST_HELD:
-            _held.clear()
-        # With the object itself: as long as it is held here, nothing else gets its id.
-        found = _held[id(schema)] = (schema, _compiled(json.dumps(schema)))
-    return found[1]
-
-
-_held: dict[int, tuple[Any, _Compiled]] = {}
-
-
 @lru_cache(maxsize=512)
 def _compiled(text: str) -> _Compiled:
     """Return the validator for a schema's text; the text is the key, so nothing stays stale."""
     schema = json.loads(text)
     return _Compiled(validator_of(schema), read(schema).cost, fitting(schema))
+
+
+# The schemas of a snapshot's tools and rules come again and again.
+_at_hand = ByIdentity(lambda schema: _compiled(json.dumps(schema)))
