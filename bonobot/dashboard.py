@@ -25,6 +25,7 @@ from mcp_servers.history import reaching_into
 from mcp_servers.models import Definition, Outage, Server
 from mcp_servers.models.definitions import DefinitionQuerySet
 from mcp_servers.oauth.presence import tasks
+from mcp_servers.outages import REAUTH
 
 LISTED = 8
 HOURS = 24
@@ -105,14 +106,15 @@ def dashboard(principal: Principal) -> dict[str, Any]:
         },
     )
     sessions = Session.objects.for_organization(organization_id)
+    logins = tasks(principal, LISTED)
     calls = _day(organization_id)
     return {
         "states": _states(states),
         "server_total": states["total"],
-        "troubled": _troubled(servers),
+        "troubled": _troubled(servers, [server.pk for server, _login in logins]),
         "outages": _outages(organization_id),
         "untold": Notice.objects.for_organization(organization_id).given_up().count(),
-        "logins": tasks(principal, LISTED),
+        "logins": logins,
         "asked": _asked(organization_id),
         "asked_total": _open(organization_id).count_some(),
         "waiting": _waiting(organization_id),
@@ -145,10 +147,11 @@ def _states(counts: dict[str, int]) -> list[dict[str, Any]]:
     ]
 
 
-def _troubled(servers: Any) -> list[dict[str, Any]]:
-    """Return the servers that need somebody, each with the way to what helps."""
+def _troubled(servers: Any, told: list[UUID]) -> list[dict[str, Any]]:
+    """Return the servers that need somebody, each with the way to what helps; none told already."""
     states = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
-    found = servers.enabled().filter(status__in=states).order_by("-checked_at")[:LISTED]
+    rows = servers.enabled().filter(status__in=states).exclude(pk__in=told)
+    found = rows.order_by("-checked_at")[:LISTED]
     return [{"server": server, **_help(server)} for server in found]
 
 
@@ -164,9 +167,13 @@ def _help(server: Server) -> dict[str, Any]:
 
 
 def _outages(organization_id: UUID) -> Any:
-    """Return the outages that reach into the last day, those that last first."""
+    """Return the outages that reach into the last day, those that last first.
+
+    A server that wants somebody to sign in is there: it is told where that is done.
+    """
     since = timezone.now() - timedelta(hours=HOURS)
     rows = Outage.objects.for_organization(organization_id).filter(reaching_into(since))
+    rows = rows.exclude(code=REAUTH)
     lasting = F("ended_at").desc(nulls_first=True)
     return rows.select_related("server").order_by(lasting)[:LISTED]
 

@@ -6,6 +6,7 @@ from typing import Any
 from django import forms
 from django.db.models import Model
 from django.http import HttpRequest
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
@@ -74,7 +75,7 @@ class ScheduleAdmin(ScopedAdmin):
     @display(description=_("what it does"))
     def about(self, row: PeriodicTask) -> SafeString:
         """Return the first sentence of the task's own description."""
-        return sentence(_first_line(row.task))
+        return format_html('<span class="bb-cell">{}</span>', sentence(_first_line(row.task)))
 
     @display(description=_("every"), ordering="interval__every")
     def period(self, row: PeriodicTask) -> str:

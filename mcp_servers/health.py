@@ -17,13 +17,14 @@ from django.utils import timezone
 from bonobot.ledger.actors import Actor
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from mcp_servers.asking import pause
 from mcp_servers.connections.pool import connections
 from mcp_servers.discovery import discover
 from mcp_servers.endpoints import endpoint_of
 from mcp_servers.models import Check, Server
 from mcp_servers.oauth.signing import for_background
 from mcp_servers.standing import standing
-from mcp_servers.status import pause, record_contact, record_failure
+from mcp_servers.status import record_contact, record_failure
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,8 @@ from django.db.models import Count, Q
 from django.utils import timezone
 
 from bonobot.ledger.models import AuditRow
-from mcp_servers.models import Check, Outage, Server
+from mcp_servers.asking import unasked_since
+from mcp_servers.models import Check, Outage, Server, Unasked
 from mcp_servers.uptime import Span, percentile, up_share
 
 DAY = timedelta(days=1)
@@ -70,8 +71,9 @@ def reaching_into(since: datetime) -> Q:
 
 
 def windows(server: Server, outages: list[Outage], now: datetime) -> list[Window]:
-    """Return the last day, week and month (two queries)."""
+    """Return the last day, week and month (three queries)."""
     spans, known = spans_of(outages), first_asked(server)
+    unknown = unasked_spans(server, now, recent_gaps(server, now))
     tallies = _tallies(server, now)
     called = _called(server, now)
     found = []
@@ -82,7 +84,7 @@ def windows(server: Server, outages: list[Outage], now: datetime) -> list[Window
             Window(
                 name=name,
                 since=since,
-                uptime=up_share(spans, since, now, known=known),
+                uptime=up_share(spans, since, now, known=known, unknown=unknown),
                 checks=sum(good.values()) + failures,
                 failures=failures,
                 outages=sum(one.ended_at is None or one.ended_at > since for one in outages),
@@ -113,6 +115,18 @@ def connection(server: Server, outages: list[Outage]) -> Connection:
 def spans_of(outages: Iterable[Outage]) -> list[Span]:
     """Return outages as stretches of time."""
     return [Span(one.began_at, one.ended_at) for one in outages]
+
+
+def recent_gaps(server: Server, now: datetime, back: timedelta = LONGEST) -> list[Unasked]:
+    """Return the times of the last `back` in which nobody asked the server (one query)."""
+    return list(server.unasked.filter(ended_at__gt=now - back))
+
+
+def unasked_spans(server: Server, now: datetime, gaps: Iterable[Unasked]) -> list[Span]:
+    """Return when nobody asked the server, with the stretch that lasts until now."""
+    since = unasked_since(server, now)
+    lasting = [Span(since)] if since is not None else []
+    return [Span(gap.began_at, gap.ended_at) for gap in gaps] + lasting
 
 
 def first_asked(server: Server) -> datetime | None:

@@ -1,9 +1,7 @@
 """What the last contact with a server showed, and when to ask again (FEATURES A7, D12)."""
 
-from datetime import timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
@@ -12,6 +10,7 @@ from bonobot.ledger.changes import Event, record
 from bonobot.lib.masking import mask
 from bonobot.lib.problems import Problem
 from mcp_servers import outages, watch_leases
+from mcp_servers.asking import end_unasked, pause
 from mcp_servers.connections.survey import Survey
 from mcp_servers.models import Check, Server
 
@@ -21,15 +20,6 @@ TROUBLES: dict[str, Server.Status] = {
     "server_unreachable": Server.Status.ERROR,
 }
 CONNECTIONS = Actor(kind="system", id="connections", label="connections")
-BACKOFF_LIMIT = timedelta(hours=1)
-
-
-def pause(server: Server, failures: int) -> timedelta:
-    """Return how long to wait: the regular period, doubled with each failure, up to an hour."""
-    over_http = server.transport_type != Server.Transport.STDIO
-    seconds = settings.BONOBOT_CHECK_EVERY_S if over_http else settings.BONOBOT_CHECK_STDIO_EVERY_S
-    regular = timedelta(seconds=seconds)
-    return min(regular * 2 ** min(failures, 10), max(regular, BACKOFF_LIMIT))
 
 
 def record_attempt(server: Server) -> None:
@@ -60,6 +50,7 @@ def record_success(server: Server, kind: str, survey: Survey) -> None:
 def record_contact(server: Server, kind: str, latency_ms: int, **found: Any) -> None:
     """Write that the server answered."""
     now = timezone.now()
+    end_unasked(server, now)
     away = Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
     came = away.update(status=Server.Status.CONNECTED)  # by whoever is first: one event
     Server.objects.filter(pk=server.pk).update(
@@ -88,6 +79,7 @@ def record_failure(server_id: Any, kind: str, problem: Problem) -> None:
     if server is None:
         return
     now = timezone.now()
+    end_unasked(server, now)
     reauth = problem.code == "needs_reauth"
     lost = bool(server.last_connected_at) and not server.failures
     known = {"failures__gt": 0, "status_code": problem.code}

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
-from mcp_servers import outages, outputs, staleness
+from mcp_servers import asking, outages, outputs, staleness
 from mcp_servers.discovery import discover
 from mcp_servers.health import SYSTEM, check_all, claim_due
 from mcp_servers.models import Check
@@ -65,4 +65,5 @@ def forget_who_left() -> int:
 def prune_checks() -> int:
     """Delete health history: checks and outages after thirty days, error output after a week."""
     old = Check.objects.filter(created_at__lt=timezone.now() - HISTORY_KEPT)
-    return int(old.delete()[0]) + outages.prune(HISTORY_KEPT) + outputs.prune()
+    stretches = outages.prune(HISTORY_KEPT) + asking.prune(HISTORY_KEPT)
+    return int(old.delete()[0]) + stretches + outputs.prune()

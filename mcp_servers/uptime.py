@@ -10,7 +10,7 @@ NONE = timedelta(0)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time in which a server was away; without an end it still is."""
+    """A stretch of time, such as a server's absence; without an end it lasts."""
 
     begins: datetime
     ends: datetime | None = None
@@ -33,30 +33,50 @@ class Segment:
 
 
 def down_time(spans: Iterable[Span], since: datetime, until: datetime) -> timedelta:
-    """Return how long a server was away in between. Spans of one server never overlap."""
+    """Return how much of the time in between the stretches cover; they never overlap."""
     parts = (min(span.ends or until, until) - max(span.begins, since) for span in spans)
     return sum((part for part in parts if part > NONE), NONE)
 
 
 def up_share(
-    spans: Iterable[Span], since: datetime, until: datetime, *, known: datetime | None
+    spans: Iterable[Span],
+    since: datetime,
+    until: datetime,
+    *,
+    known: datetime | None,
+    unknown: Sequence[Span] = (),
 ) -> float | None:
-    """Return the percentage of time that a server was there, from `known` (when first asked) on."""
+    """Return the percentage of the known time that a server was there, or None.
+
+    Nothing is known before `known` (when it was first asked) and in the `unknown` stretches, in
+    which nobody asked; an outage counts only where it is known that it lasted.
+    """
     begins = until if known is None else max(since, known)
-    whole = until - begins
+    whole = until - begins - down_time(unknown, begins, until)
     if whole <= NONE:
         return None
-    return 100 * (1 - down_time(spans, begins, until) / whole)
+    away = NONE
+    for span in spans:
+        first, last = max(span.begins, begins), min(span.ends or until, until)
+        if last > first:
+            away += last - first - down_time(unknown, first, last)
+    return 100 * (1 - away / whole)
 
 
 def segments(
-    spans: Sequence[Span], since: datetime, until: datetime, count: int, *, known: datetime | None
+    spans: Sequence[Span],
+    since: datetime,
+    until: datetime,
+    count: int,
+    *,
+    known: datetime | None,
+    unknown: Sequence[Span] = (),
 ) -> list[Segment]:
     """Cut the time in between into `count` equal pieces, oldest first."""
     step = (until - since) / count
     edges = [since + step * number for number in range(count)] + [until]
     return [
-        Segment(begins, ends, up_share(spans, begins, ends, known=known))
+        Segment(begins, ends, up_share(spans, begins, ends, known=known, unknown=unknown))
         for begins, ends in pairwise(edges)
     ]
 

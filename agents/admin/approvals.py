@@ -1,5 +1,6 @@
 """The inbox of approvals: calls that wait for a person, first those that wait."""
 
+import json
 from typing import Any
 
 from django.contrib import messages
@@ -8,6 +9,7 @@ from django.db.models import Case, IntegerField, Model, QuerySet, When
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
@@ -32,6 +34,7 @@ WAITING_FIRST = Case(
     When(state=Approval.State.WAITING, then=0), default=1, output_field=IntegerField()
 )
 MOST_DENIED = 200
+BRIEF = 160  # characters of arguments in the list
 
 
 class Part(FieldTextFilter):
@@ -88,9 +91,14 @@ class ApprovalAdmin(PagedAdmin):
         return self.may(request, Action.APPROVE_CALLS)
 
     @display(description=_("call"), ordering="label")
-    def tool(self, approval: Approval) -> str:
-        """Return the tool."""
-        return visible(approval.label, 80)
+    def tool(self, approval: Approval) -> SafeString:
+        """Return the tool, with the beginning of its arguments (secrets are masked in them)."""
+        given = json.dumps(approval.arguments, ensure_ascii=False) if approval.arguments else ""
+        return format_html(
+            '<span class="bb-cell">{}<span class="bb-brief bb-small bb-mono">{}</span></span>',
+            visible(approval.label, 80),
+            visible(given, BRIEF),
+        )
 
     @display(description=_("state"), ordering="state")
     def state_now(self, approval: Approval) -> Any:

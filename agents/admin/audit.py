@@ -90,6 +90,8 @@ class AuditAdmin(ScopedAdmin):
     list_per_page = 50
     actions = None
     change_list_template = "admin/audit/list.html"
+    empty_icon = "receipt_long"
+    empty_text = _("Every call, every change and every sign-in is written here as it happens.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[AuditRow]:
         """Return the organization's rows; the long texts only where they are shown."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django import forms
-from django.db.models import Model, QuerySet
+from django.db.models import F, Model, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -86,6 +86,19 @@ class BudgetAdmin(ScopedAdmin):
     list_filter = ("unit", "period")
     list_select_related = ("agent", "server", "organization")
     search_fields = ("agent__name", "server__name")
+    # The organization's own first, then agent by agent and server by server.
+    ordering = (
+        F("agent__name").asc(nulls_first=True),
+        F("server__name").asc(nulls_first=True),
+        "each_session",
+        "unit",
+        "period",
+    )
+    empty_icon = "savings"
+    empty_text = _(
+        "A budget bounds what the organization, an agent, each of its sessions or a server may "
+        "spend: tokens, dollars, calls or seconds."
+    )
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Read the use of a page's budgets at once."""
@@ -138,7 +151,11 @@ class BudgetAdmin(ScopedAdmin):
             '<span class="bb-small">{} · {} %</span>',
             found.tone,
             percent,
-            shown_amount(found.spent, row.unit),
+            _t("%(spent)s of %(limit)s")
+            % {
+                "spent": shown_amount(found.spent, row.unit),
+                "limit": shown_amount(row.limit, row.unit),
+            },
             percent,
         )
 

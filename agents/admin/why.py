@@ -16,7 +16,7 @@ from bonobot.tenancy.screens import Visit, onward
 READERS = (Action.RUN_AGENTS, Action.VIEW)
 
 
-@AgentAdmin.add_page("why", needs=READERS)
+@AgentAdmin.add_page("why", needs=READERS, under="policy")
 def why(visit: Visit) -> HttpResponseBase:
     """Show what a call of one tool would come to; nothing is called."""
     agent: Agent = visit.object

@@ -221,7 +221,7 @@ def _budgets(snapshot: Snapshot, tool: Tool) -> Explained:
         used = whole(limit.unit, cells[key].spent + cells[key].reserved)
         left = max(0, limit.limit - used)
         period = {"day": "a day", "month": "a month"}.get(limit.period, "in total")
-        said.append(f"{left} of {limit.limit} {limit.unit} {period} ({limit.scope})")
+        said.append(f"{_worth(limit.unit, left, limit.limit)} {period} ({limit.scope})")
         if not left and limit.unit == "calls":
             spent_up = spent_up or key
     reason = f"Left: {'; '.join(said)}."
@@ -229,3 +229,10 @@ def _budgets(snapshot: Snapshot, tool: Tool) -> Explained:
         return Explained("budgets", "allow", reason=reason)
     remedy = "Wait for the next period, or ask who may to raise the budget."
     return Explained("budgets", "deny", spent_up, "budget_exhausted", reason, remedy)
+
+
+def _worth(unit: str, left: int, limit: int) -> str:
+    """Return what is left of a limit as people read it: money in dollars."""
+    if unit == "microusd":
+        return f"${left / 1e6:,.4f} of ${limit / 1e6:,.2f}"
+    return f"{left:,} of {limit:,} {unit}"

@@ -11,7 +11,7 @@ from bonobot.lib.runtime import runtime
 from mcp_servers.models import Preset
 from mcp_servers.presets.catalogue import CatalogueEntry, load
 from mcp_servers.presets.loading import load_presets
-from mcp_servers.presets.resolving import resolve
+from mcp_servers.presets.resolving import keep, resolve
 from mcp_servers.presets.saving import save_as_preset
 
 
@@ -21,7 +21,8 @@ def _presets_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--check",
         action="store_true",
-        help="ask npm and PyPI which packages no longer resolve; exit status 1 if one doesn't",
+        help="ask npm and PyPI which packages no longer resolve, and mark those in the gallery; "
+        "exit status 1 if one doesn't",
     )
     what.add_argument(
         "--load", action="store_true", help="bring the shipped catalogue into the database"
@@ -66,6 +67,7 @@ def _as_json(preset: Preset) -> dict[str, Any]:
         "proof": preset.proof,
         "own": preset.organization_id is not None,
         "replaces": preset.replaces,
+        "resolution": preset.resolution,
     }
 
 
@@ -80,6 +82,7 @@ def _check(cli: Cli, slugs: list[str]) -> None:
     entries = _entries(slugs)
     with cli.waiting(f"Asking about {len(entries)} presets …"):
         found = runtime().call(resolve, entries)
+    keep(found)
     rows = [(each.slug, each.state, each.package, each.detail) for each in found]
     cli.emit(
         [asdict(each) for each in found],

@@ -204,7 +204,16 @@ def fill_preset(
         form=form,
         may_start=_may_start(preset, allowed_launchers()),
         folders=_folders(principal, preset),
+        box=_box(preset),
     )
+
+
+def _box(preset: Preset) -> str:
+    """Return in words what its program may reach."""
+    if preset.confinement == Server.Confinement.NONE:
+        return _t("none: it runs with Bonobot's own rights; set one under Configuration")
+    network = Server.Network(preset.network).label
+    return f"{Server.Confinement(preset.confinement).label}; {network}"
 
 
 def _folders(principal: Principal, preset: Preset) -> list[str]:

@@ -16,8 +16,10 @@ from mcp_servers.history import (
     OUTAGES_SHOWN,
     connection,
     first_asked,
+    recent_gaps,
     recent_outages,
     spans_of,
+    unasked_spans,
     windows,
 )
 from mcp_servers.models import Check, Server
@@ -41,7 +43,11 @@ def health(visit: Visit) -> HttpResponseBase:
     outages = recent_outages(server, now)
     spans, known = spans_of(outages), first_asked(server)
     pictures = ((timedelta(days=1), HALF_HOURS), (timedelta(days=DAYS), DAYS))
-    day, month = (segments(spans, now - back, now, count, known=known) for back, count in pictures)
+    unknown = unasked_spans(server, now, recent_gaps(server, now))
+    day, month = (
+        segments(spans, now - back, now, count, known=known, unknown=unknown)
+        for back, count in pictures
+    )
     return visit.show(
         "servers/health.html",
         server=server,

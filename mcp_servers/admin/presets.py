@@ -20,6 +20,7 @@ from bonobot.lib.untrusted import visible
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import ScopedAdmin, Visit, refuse, screen
+from bonobot.tenancy.templatetags.bonobot import badge_html
 from mcp_servers.admin.preset_forms import PresetEditForm, PresetPlainForm, initial, place_of
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Preset, Server
@@ -31,7 +32,7 @@ from mcp_servers.presets.saving import preset_of, save_as_preset
 class PresetAdmin(ScopedAdmin):
     """What is offered to the active organization: its own can be changed, the catalogue's read."""
 
-    list_display = ("preset", "category", "transport_type", "auth_type", "whose", "proven")
+    list_display = ("preset", "category", "transport", "signs_in", "whose", "proven")
     list_filter = ("category", ("auth_type", MultipleChoicesDropdownFilter), "transport_type")
     search_fields = ("name", "slug", "description", "category")
     fieldsets = (
@@ -137,10 +138,24 @@ class PresetAdmin(ScopedAdmin):
         return _t("the organization's") if preset.organization_id else _t("Bonobot's catalogue")
 
     @display(description=_("checked"))
-    def proven(self, preset: Preset) -> str:
-        """Return when its package or address was last looked up."""
+    def proven(self, preset: Preset) -> SafeString | str:
+        """Return what its registry said last, or when its proof was looked up."""
+        if preset.gone:
+            return badge_html("error", _t("no longer resolves"), preset.resolution.get("detail"))
+        if preset.resolution:
+            return badge_html("ok", _t("resolves"), preset.resolution.get("asked_at"))
         proof: Any = preset.proof
-        return str(proof.get("checked") or proof.get("checked_at") or "-")
+        return str(proof.get("checked") or proof.get("checked_at") or "–")
+
+    @display(description=_("transport"), ordering="transport_type")
+    def transport(self, preset: Preset) -> str:
+        """Return the transport as people say it."""
+        return str(dict(Server.Transport.choices).get(preset.transport_type, preset.transport_type))
+
+    @display(description=_("sign-in"), ordering="auth_type")
+    def signs_in(self, preset: Preset) -> str:
+        """Return how it signs in, in words."""
+        return str(dict(Server.Auth.choices).get(preset.auth_type, preset.auth_type))
 
     @display(description=_("endpoint"))
     def endpoint(self, preset: Preset) -> SafeString:

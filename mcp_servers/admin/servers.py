@@ -41,8 +41,8 @@ from mcp_servers.admin import pool
 from mcp_servers.admin.contact import contact, report
 from mcp_servers.admin.removing import affected_by, confirm_removal
 from mcp_servers.approval import approve
-from mcp_servers.history import DAY, first_asked, reaching_into, spans_of
-from mcp_servers.models import Check, Definition, Outage, Server
+from mcp_servers.history import DAY, first_asked, reaching_into, spans_of, unasked_spans
+from mcp_servers.models import Check, Definition, Outage, Server, Unasked
 from mcp_servers.models.definitions import WAITING, DefinitionQuerySet
 from mcp_servers.uptime import segments
 
@@ -147,7 +147,7 @@ class ServerAdmin(PagedAdmin):
         return (
             super()
             .get_queryset(request)
-            .prefetch_related(_outages())
+            .prefetch_related(_outages(), _gaps())
             .alias(tool_total=_counted(tools), waiting_count=_counted(waiting))
         )
 
@@ -223,9 +223,9 @@ class ServerAdmin(PagedAdmin):
     def uptime(self, server: Any) -> str:
         """Return when it was there, as a picture."""
         now = timezone.now()
-        known = first_asked(server) if server.enabled else None
-        spans = spans_of(server.latest_outages)
-        pieces = segments(spans, now - DAY, now, HOURS, known=known)
+        spans, known = spans_of(server.latest_outages), first_asked(server)
+        unknown = unasked_spans(server, now, server.latest_gaps)
+        pieces = segments(spans, now - DAY, now, HOURS, known=known, unknown=unknown)
         context = {"pieces": pieces, "format": "H:i", "tiny": True}
         return render_to_string("admin/servers/timeline.html", context)
 
@@ -328,6 +328,12 @@ def _outages() -> Prefetch:
     """Return what the picture of the last day needs, in one query for all servers."""
     rows = Outage.objects.filter(reaching_into(timezone.now() - DAY))
     return Prefetch("outages", rows, to_attr="latest_outages")
+
+
+def _gaps() -> Prefetch:
+    """Return when nobody asked in the last day, in one query for all servers."""
+    rows = Unasked.objects.filter(ended_at__gt=timezone.now() - DAY)
+    return Prefetch("unasked", rows, to_attr="latest_gaps")
 
 
 def _definitions() -> DefinitionQuerySet:

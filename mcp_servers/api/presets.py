@@ -57,6 +57,9 @@ class PresetShape(Shape):
     replaces = serializers.ListField(
         child=serializers.CharField(), help_text="Names in use elsewhere that don't exist."
     )
+    gone = serializers.BooleanField(
+        help_text="Whether its registry no longer knew its package when it was asked last."
+    )
     own = serializers.SerializerMethodField(help_text="Whether the organization made it.")
 
     @extend_schema_field(ENDPOINT_CONFIG)

@@ -5,7 +5,7 @@ from mcp_servers.models.definitions import Definition
 from mcp_servers.models.documents import ApiDocument
 from mcp_servers.models.grants import OAuthClient, OAuthGrant, OAuthLogin
 from mcp_servers.models.launchers import Launcher
-from mcp_servers.models.outages import Outage
+from mcp_servers.models.outages import Outage, Unasked
 from mcp_servers.models.presets import Preset
 from mcp_servers.models.servers import Secret, Server
 from mcp_servers.models.watches import Watch
@@ -23,5 +23,6 @@ __all__ = [
     "Preset",
     "Secret",
     "Server",
+    "Unasked",
     "Watch",
 ]

@@ -1,4 +1,4 @@
-"""Outage: from the first contact that failed to the first that succeeded again."""
+"""Outage and Unasked: when a server was away, and when nobody asked whether it was there."""
 
 from django.db import models
 from django.db.models import Q
@@ -35,3 +35,27 @@ class Outage(OrganizationModel):
 
     def __str__(self) -> str:
         return f"{self.code} since {self.began_at:%Y-%m-%d %H:%M}"
+
+
+class Unasked(OrganizationModel):
+    """A time in which nobody asked a server: no worker ran, or it was switched off.
+
+    Nothing is known of such a time. It is written by the contact that ends it; what lasts is read
+    from the server's own row.
+    """
+
+    server = models.ForeignKey(
+        "mcp_servers.Server", on_delete=models.CASCADE, related_name="unasked"
+    )
+    began_at = models.DateTimeField(_("began"))
+    ended_at = models.DateTimeField(_("ended"))
+
+    class Meta:
+        ordering = ("-began_at",)
+        verbose_name = _("time without contacts")
+        verbose_name_plural = _("times without contacts")
+        constraints = (models.UniqueConstraint(fields=["server", "began_at"], name="unasked_once"),)
+        indexes = (models.Index(fields=["server", "-ended_at"], name="unasked_by_server"),)
+
+    def __str__(self) -> str:
+        return f"since {self.began_at:%Y-%m-%d %H:%M}"

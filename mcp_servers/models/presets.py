@@ -30,8 +30,9 @@ class Preset(models.Model):
 
     `endpoint_config` may hold `${PARAMETER}`; `parameters` describes each one. `proof` says why we
     believe that the server exists: a registry name with version, or the vendor's documentation.
-    `replaces` names what it stands in for: names in use elsewhere that don't exist. `catalogue` is
-    the digest of the file that a platform row was loaded from.
+    `resolution` is what a registry said of the package when it was asked last: `state`, `detail`,
+    `asked_at`; empty until then. `replaces` names what it stands in for: names in use elsewhere
+    that don't exist. `catalogue` is the digest of the file that a platform row was loaded from.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -57,6 +58,7 @@ class Preset(models.Model):
     program = models.CharField(_("program"), max_length=100, blank=True, default="")
     replaces = models.JSONField(_("stands in for"), default=list, blank=True)
     proof = models.JSONField(_("proof"), default=dict, blank=True)
+    resolution = models.JSONField(_("registry's answer"), default=dict, blank=True, editable=False)
     catalogue = models.CharField(max_length=64, blank=True, default="", editable=False)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
 
@@ -79,3 +81,8 @@ class Preset(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def gone(self) -> bool:
+        """Tell whether its registry no longer knew its package when it was asked last."""
+        return bool(self.resolution.get("state") == "gone")

@@ -31,7 +31,7 @@ def load_presets() -> Loaded:
         removed = [slug for slug in rows if slug not in wanted]
         if changed:
             columns = next(iter(wanted.values()))
-            Preset.objects.bulk_update([rows[slug] for slug in changed], list(columns))
+            Preset.objects.bulk_update([rows[slug] for slug in changed], [*columns, "resolution"])
         if added:
             # Another process may be starting too: whoever comes second finds the rows.
             new = [Preset(organization=None, slug=slug, **wanted[slug]) for slug in added]
@@ -66,6 +66,8 @@ def _has_columns(apps: Any) -> bool:
 def _set(row: Preset, columns: dict[str, object]) -> bool:
     """Put the columns into a row; tell whether anything differs."""
     before = {name: getattr(row, name) for name in columns}
+    if row.proof != columns["proof"]:
+        row.resolution = {}  # it was said of another package or version
     for name, value in columns.items():
         setattr(row, name, value)
     return before != columns

@@ -1,4 +1,4 @@
-"""Ask the registries whether packaged presets still resolve, for `mcp presets --check`.
+"""Ask the registries whether packaged presets still resolve, and keep what they say.
 
 Only packages can be asked about; a hosted entry's proof is its vendor's documentation, which a
 person reads. Registries are reached through the egress guard like every other host.
@@ -11,8 +11,10 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 import httpx2
+from django.utils import timezone
 
 from bonobot.lib.egress import EgressDenied, guarded_client
+from mcp_servers.models import Preset
 from mcp_servers.presets.catalogue import CatalogueEntry
 
 REGISTRIES = {"npm": "https://registry.npmjs.org", "pypi": "https://pypi.org"}
@@ -53,6 +55,18 @@ async def resolve(
                 return await _ask(client, entry, registries[entry.proof["registry"]])
 
         return tuple(await asyncio.gather(*map(ask, entries)))
+
+
+def keep(found: Iterable[Resolution]) -> None:
+    """Write what the registries said to the platform's presets, where people choose them.
+
+    Where a registry could not be asked, what it said before stands.
+    """
+    now = timezone.now().isoformat()
+    for each in found:
+        if each.state in ("resolves", "gone"):
+            said = {"state": each.state, "detail": each.detail, "asked_at": now}
+            Preset.objects.platform().filter(slug=each.slug).update(resolution=said)
 
 
 async def _ask(client: httpx2.AsyncClient, entry: CatalogueEntry, registry: str) -> Resolution:

@@ -16,12 +16,13 @@ from bonobot.ledger.models import AuditRow
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
 from mcp_servers import watch_leases
+from mcp_servers.asking import BACKOFF_LIMIT, pause
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.connections.pool import connections
 from mcp_servers.health import check, check_all, claim_due, freshness
 from mcp_servers.models import Check, Server
 from mcp_servers.registration import add, switch
-from mcp_servers.status import BACKOFF_LIMIT, pause, record_failure
+from mcp_servers.status import record_failure
 from mcp_servers.tasks import check_due, prune_checks
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP

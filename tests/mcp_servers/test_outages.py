@@ -11,13 +11,15 @@ from bonobot.lib.problems import Problem
 from bonobot.notices.channels import ChannelSpec, save_channel
 from bonobot.notices.models import Notice
 from bonobot.tenancy.roles import Role
+from mcp_servers import asking
 from mcp_servers.connections.survey import Item, Survey
 from mcp_servers.discovery import keep
-from mcp_servers.history import recent_outages, windows
-from mcp_servers.models import Check, Outage, Server
+from mcp_servers.history import recent_gaps, recent_outages, unasked_spans, windows
+from mcp_servers.models import Check, Outage, Server, Unasked
 from mcp_servers.registration import switch
 from mcp_servers.status import record_contact, record_failure
 from mcp_servers.tasks import prune_checks
+from mcp_servers.uptime import down_time
 from tests import desk, rest
 from tests.agents import casting
 
@@ -159,7 +161,8 @@ def test_what_the_server_is_trusted_with_is_not_told(server, pager):
 
 def test_windows_count_time_calls_and_latencies(server, django_assert_num_queries):
     now = timezone.now()
-    Server.objects.filter(pk=server.pk).update(created_at=now - timedelta(days=60))
+    long_ago = now - timedelta(days=60)
+    Server.objects.filter(pk=server.pk).update(created_at=long_ago, checked_at=now)
     for latency in range(1, 101):
         succeed(server, latency)
     Outage.objects.create(
@@ -170,12 +173,68 @@ def test_windows_count_time_calls_and_latencies(server, django_assert_num_querie
         ended_at=now - timedelta(hours=18),
     )
     server.refresh_from_db()
-    with django_assert_num_queries(3):
+    with django_assert_num_queries(4):
         day, week, month = windows(server, recent_outages(server, now), now)
     assert (day.p50, day.p95, day.checks, day.failures) == (50, 95, 100, 0)
     assert day.uptime == pytest.approx(75)
     assert week.uptime == pytest.approx(100 * (1 - 18 / 168))
     assert (day.outages, month.outages) == (1, 1)
+
+
+def test_a_time_without_a_worker_is_not_claimed_as_up(server):
+    begin = timezone.now()
+    with time_machine.travel(begin, tick=False) as clock:
+        succeed(server)
+        clock.shift(timedelta(minutes=1))
+        succeed(server)
+        clock.shift(timedelta(hours=8))
+        assert day_of(server) == pytest.approx(100)
+        assert unknown_of(server) == timedelta(hours=8)
+        fail(server)
+        clock.shift(timedelta(minutes=3))
+        fail(server)
+        [gap] = Unasked.objects.all()
+        assert gap.ended_at - gap.began_at == timedelta(hours=8)
+        # A minute of up and three of away are known; of the night nothing is.
+        assert day_of(server) == pytest.approx(25, abs=0.1)
+
+
+def test_of_a_server_that_is_switched_off_nothing_more_is_claimed(acme, server):
+    with time_machine.travel(timezone.now(), tick=False) as clock:
+        succeed(server)
+        clock.shift(timedelta(minutes=5))
+        succeed(server)
+        switch(casting.administrator(acme), server, enabled=False)
+        clock.shift(timedelta(hours=5))
+        assert unknown_of(server) == timedelta(hours=5)
+        page = desk.sit(acme, Role.AUDITOR).get("mcp_servers_server_changelist")
+        assert page.count("nobody asked") == 23
+        server.refresh_from_db()
+        switch(casting.administrator(acme), server, enabled=True)
+        succeed(server)
+        assert unknown_of(server) == timedelta(hours=5)
+
+
+def test_contacts_in_their_time_leave_no_gap(server):
+    with time_machine.travel(timezone.now(), tick=False) as clock:
+        for failures in range(8):
+            fail(server)
+            server.refresh_from_db()
+            clock.shift(asking.pause(server, failures + 1) + timedelta(seconds=30))
+        succeed(server)
+    assert not Unasked.objects.exists()
+
+
+def day_of(server):
+    server.refresh_from_db()
+    return windows(server, recent_outages(server, timezone.now()), timezone.now())[0].uptime
+
+
+def unknown_of(server):
+    server.refresh_from_db()
+    now = timezone.now()
+    spans = unasked_spans(server, now, recent_gaps(server, now))
+    return down_time(spans, now - timedelta(days=1), now)
 
 
 def test_of_a_server_that_nobody_asked_nothing_is_claimed(server):

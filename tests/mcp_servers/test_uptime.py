@@ -49,6 +49,23 @@ def test_an_outage_counts_for_the_time_it_lasted_not_for_its_checks() -> None:
     assert up_share(spans, NOON, NOON + DAY, known=hours(-9)) == pytest.approx(100 * 17 / 24)
 
 
+def test_a_time_in_which_nobody_asked_counts_neither_way() -> None:
+    spans = [Span(hours(1), hours(3))]
+    unknown = [Span(hours(2), hours(6)), Span(hours(20))]
+    share = up_share(spans, NOON, NOON + DAY, known=NOON, unknown=unknown)
+    assert share == pytest.approx(100 * (1 - 1 / 16))
+    pieces = segments(spans, NOON, NOON + DAY, 24, known=NOON, unknown=unknown)
+    assert [piece.up for piece in pieces][:7] == [100, 0, None, None, None, None, 100]
+    assert [piece.up for piece in pieces][20:] == [None] * 4
+
+
+@given(outages(), outages())
+def test_a_share_of_what_is_known_is_a_percentage(away: list[Span], unknown: list[Span]) -> None:
+    share = up_share(away, NOON, NOON + DAY, known=hours(-1), unknown=unknown)
+    known = DAY - down_time(unknown, NOON, NOON + DAY)
+    assert share is None if known <= timedelta(0) else -1e-9 <= (share or 0) <= 100
+
+
 def test_before_a_server_was_known_nothing_is_said() -> None:
     assert up_share([], NOON, NOON + DAY, known=None) is None
     pieces = segments([], NOON, NOON + DAY, 2, known=hours(12))

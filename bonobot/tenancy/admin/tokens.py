@@ -12,6 +12,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -22,6 +23,7 @@ from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action, Role
 from bonobot.tenancy.screens.answers import screen
 from bonobot.tenancy.screens.scoped import ScopedAdmin
+from bonobot.tenancy.templatetags.bonobot import ago, badge_html
 
 LASTING = (("30", _("30 days")), ("90", _("90 days")), ("365", _("a year")), ("", _("for ever")))
 
@@ -60,9 +62,14 @@ class TokenAdmin(ScopedAdmin):
     needs_to_change = Action.MANAGE_TOKENS
     agents_of: ClassVar[Callable[[Principal], list[tuple[str, str]]]] = staticmethod(lambda _: [])
     form = TokenForm
-    list_display = ("name", "key", "role", "state", "last_used_at", "expires_at", "created_at")
+    list_display = ("name", "key", "role", "state", "used", "until", "made")
     list_filter = ("role",)
     search_fields = ("name", "key")
+    empty_icon = "key"
+    empty_text = _(
+        "A token lets a program in: over REST, or over MCP to the tools of an agent or a server. "
+        "It is shown once, when it is made."
+    )
     actions = ("revoke_chosen",)
     add_fieldsets = ((None, {"fields": ("name", "role", "agent", "calls_per_minute", "lasting")}),)
     fieldsets = (
@@ -96,17 +103,29 @@ class TokenAdmin(ScopedAdmin):
         """Never: a token is revoked, so that the audit can name it."""
         return False
 
-    @display(
-        description=_("state"),
-        label={"usable": "success", "expired": "warning", "revoked": "danger"},
-    )
-    def state(self, token: Token) -> tuple[str, str]:
+    @display(description=_("state"))
+    def state(self, token: Token) -> SafeString:
         """Return whether it can be used."""
         if token.revoked_at is not None:
-            return "revoked", _t("revoked")
+            return badge_html("revoked", _t("revoked"))
         if token.expires_at is not None and token.expires_at <= timezone.now():
-            return "expired", _t("expired")
-        return "usable", _t("usable")
+            return badge_html("waiting", _t("expired"))
+        return badge_html("usable", _t("usable"))
+
+    @display(description=_("last used"), ordering="last_used_at")
+    def used(self, token: Token) -> SafeString | str:
+        """Return when a program came with it last."""
+        return ago(token.last_used_at)
+
+    @display(description=_("expires"), ordering="expires_at")
+    def until(self, token: Token) -> SafeString | str:
+        """Return until when it can be used."""
+        return ago(token.expires_at)
+
+    @display(description=_("made"), ordering="created_at")
+    def made(self, token: Token) -> SafeString | str:
+        """Return when it was made."""
+        return ago(token.created_at)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Token:
         """Make the token; its text is kept on this request alone, for the answer."""

@@ -36,6 +36,7 @@ class Page:
     needs: tuple[Action, ...]
     view: Callable[["Visit"], HttpResponseBase]
     order: int
+    under: str = ""  # the tab that a page without a title of its own belongs to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +92,21 @@ class PagedAdmin(ScopedAdmin):
 
     @classmethod
     def add_page(
-        cls, slug: str, title: str | Promise = "", *, order: int = 0, needs: Needs = Action.VIEW
+        cls,
+        slug: str,
+        title: str | Promise = "",
+        *,
+        order: int = 0,
+        needs: Needs = Action.VIEW,
+        under: str = "",
     ) -> Callable[[Callable[[Visit], HttpResponseBase]], Callable[[Visit], HttpResponseBase]]:
         """Register a function as a tab; `change` is the first one."""
 
         def register(view: Callable[[Visit], HttpResponseBase]) -> Any:
             several = (needs,) if isinstance(needs, Action) else needs
-            cls.pages[slug] = Page(slug=slug, title=title, needs=several, view=view, order=order)
+            cls.pages[slug] = Page(
+                slug=slug, title=title, needs=several, view=view, order=order, under=under
+            )
             return view
 
         return register
@@ -154,8 +163,13 @@ class PagedAdmin(ScopedAdmin):
 
     def tabs(self, visit: Visit) -> list[dict[str, Any]]:
         """Return the tabs that this person may open."""
+        here = self.pages[visit.page].under if visit.page in self.pages else ""
         return [
-            {"title": page.title, "url": visit.url(page.slug), "active": page.slug == visit.page}
+            {
+                "title": page.title,
+                "url": visit.url(page.slug),
+                "active": page.slug == (here or visit.page),
+            }
             for page in sorted(self.pages.values(), key=lambda page: page.order)
             if page.title and any(map(visit.principal.may, page.needs))
         ]

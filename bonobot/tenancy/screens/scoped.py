@@ -33,6 +33,10 @@ class ScopedAdmin(ModelAdmin):
     # Names of the form's fields for the fields that operations name.
     problem_fields: ClassVar[dict[str, str]] = {}
 
+    # What an empty list says: a Material Symbol, and what to do first.
+    empty_icon: ClassVar[str] = "inbox"
+    empty_text: ClassVar[Any] = ""
+
     list_filter_submit = True
     list_per_page = 50
     show_full_result_count = False

@@ -141,6 +141,18 @@ def badge_html(state: Any, text: Any = None, title: Any = "") -> SafeString:
     )
 
 
+@register.simple_tag(takes_context=True)
+def crumbs(context: Any) -> list[dict[str, Any]]:
+    """Return the way to the page: the navigation's own entry, then the object or the title."""
+    entries = [item for group in context.get("sidebar_navigation") or () for item in group["items"]]
+    here = next((item for item in entries if item.get("active")), None)
+    way = [{"title": here["title"], "link": here["link"]}] if here else []
+    named = context.get("original") or context.get("object") or context.get("title") or ""
+    if context.get("cl") is None and (not here or str(named) != str(here["title"])):
+        way.append({"title": visible(str(named), 80), "link": ""})
+    return way
+
+
 @register.inclusion_tag("admin/parts/badge.html")
 def badge(state: Any, text: Any = None, title: Any = "") -> dict[str, Any]:
     """Show a state as a coloured badge."""

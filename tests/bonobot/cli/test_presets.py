@@ -8,9 +8,13 @@ from threading import Thread
 import pytest
 
 from bonobot.cli import presets
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.catalogue import load
+from mcp_servers.presets.loading import load_presets
 from mcp_servers.presets.resolving import resolve
+from tests import desk
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -85,6 +89,24 @@ def test_what_resolves_ends_well(bonobot, registry):
 def test_what_does_not_resolve_ends_with_1(bonobot, registry, slug, state):
     ran = bonobot("mcp", "presets", "--check", "time", slug, "--json")
     assert (ran.status, states(ran)) == (1, {"time": "resolves", slug: state})
+
+
+def test_what_is_gone_is_marked_where_presets_are_chosen(bonobot, registry, monkeypatch):
+    bonobot("mcp", "presets", "--check", "time", "memory")
+    seat = desk.sit(Organization.objects.get(), Role.OPERATOR)
+    gallery = seat.get("mcp_servers_server_presets")
+    assert gallery.count("no longer resolves") == 1
+    assert "was gone from the registry" in seat.get("mcp_servers_server_preset", "memory")
+    assert "was gone from the registry" not in seat.get("mcp_servers_server_preset", "time")
+    assert "no longer resolves" in seat.get("mcp_servers_preset_changelist", q="memory")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        point(monkeypatch, taken.getsockname()[1])
+        bonobot("mcp", "presets", "--check", "memory")
+    assert Preset.objects.platform().get(slug="memory").gone  # silence changes nothing
+    Preset.objects.platform().update(proof={})  # as of a release that named another version
+    load_presets()
+    assert not Preset.objects.platform().get(slug="memory").gone
 
 
 def test_without_a_registry_nothing_is_said_to_be_gone(bonobot, monkeypatch):

@@ -63,6 +63,8 @@ def test_the_gallery_says_what_a_preset_needs_and_stands_in_for(seat: desk.Desk)
     assert "needs a secret" in page
     assert "launcher not allowed" not in page
     assert "Stands in for" in seat.get("mcp_servers_server_preset", "aws-lambda")
+    assert "with Bonobot&#x27;s own rights" in seat.get("mcp_servers_server_preset", "aws-lambda")
+    assert "Its box" not in seat.get("mcp_servers_server_preset", "linear")
 
 
 def test_a_launcher_that_is_not_allowed_says_who_can_change_that(

@@ -1,0 +1,65 @@
+"""Ways through the admin: how pages are named, what empty lists say, what is told once."""
+
+import re
+
+import pytest
+
+from bonobot.lib.problems import Problem
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.registration import add
+from mcp_servers.status import record_failure
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_server_that_waits_for_a_sign_in_is_told_once() -> None:
+    acme = casting.organization()
+    server = add(
+        casting.administrator(acme),
+        ServerSpec(
+            name="tracker",
+            transport_type="http",
+            endpoint_config={"url": "http://127.0.0.1:9/mcp"},
+            allow_private=True,
+            auth_config={"type": "oauth2", "grant": "authorization_code"},
+        ),
+    )
+    record_failure(server.pk, "health", Problem("Nobody has signed in.", code="needs_reauth"))
+    page = desk.sit(acme, Role.OWNER).get("index")
+    assert desk.words(page).count("tracker") == 2  # its name, and on the button
+    assert "Sign in at tracker" in page
+    assert "still away" not in page
+
+
+def test_the_way_to_a_page_is_named_as_the_navigation_names_it() -> None:
+    acme = casting.organization()
+    token = issue(casting.administrator(acme), name="ci", role=Role.MEMBER)[0]
+    seat = desk.sit(acme, Role.OWNER)
+
+    def way(name: str, *args: object) -> list[str]:
+        heading = seat.get(name, *args).split("<h1", 1)[1].split("</h1>", 1)[0]
+        return [part.strip() for part in re.findall(r">([^<>]+)</(?:a|span)>", heading)]
+
+    assert way("ledger_auditrow_changelist") == ["Audit"]
+    assert way("agents_budget_changelist") == ["Budgets"]
+    assert way("organization_halt") == ["Kill switch"]
+    assert way("agents_budget_add") == ["Budgets", "chevron_right", "Add budget"]
+    assert way("tenancy_token_change", token.pk)[::2] == ["Tokens", f"ci ({token.key}…)"]
+    server = desk.web_server(acme, "lower-case")
+    assert way("mcp_servers_server_health", server.pk)[-1] == "lower-case"
+
+
+def test_an_empty_list_says_what_would_be_there_and_a_search_that_nothing_fits() -> None:
+    seat = desk.sit(casting.organization(), Role.OWNER)
+    for name, words in (
+        ("agents_budget", "A budget bounds"),
+        ("tenancy_token", "It is shown once"),
+    ):
+        assert words in seat.get(f"{name}_changelist")
+        page = seat.get(f"{name}_changelist", q="nothing like it")
+        assert "Nothing fits" in page
+        assert words not in page
