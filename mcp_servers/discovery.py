@@ -146,12 +146,13 @@ def keep(
     server = Server.objects.get(pk=server_id)
     known = {(row.kind, row.name): row for row in server.definitions.all()}
     seen = {(item.kind, item.name): item for item in survey.items if len(item.name) <= NAME_LENGTH}
-    fresh: list[Definition] = []
-    altered: list[Definition] = []
-    for key, item in seen.items():
-        row = known.get(key) or _new(server, item)
-        if _alter(row, item, judgements, readings):
-            (altered if key in known else fresh).append(row)
+    changed = {
+        key: row
+        for key, item in seen.items()
+        if _alter(row := known.get(key) or _new(server, item), item, judgements, readings)
+    }
+    fresh = [row for key, row in changed.items() if key not in known]
+    altered = [row for key, row in changed.items() if key in known]
     # A listing that broke off says nothing about what it didn't come to.
     gone = [
         row

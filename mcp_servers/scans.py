@@ -1,4 +1,4 @@
-"""Read definitions for what hides and what orders, aside: neither loop nor database waits (X3)."""
+"""Read what strangers wrote aside: neither the loop nor the database waits (FEATURES X3)."""
 
 import asyncio
 from collections.abc import Hashable, Iterable, Mapping
@@ -8,8 +8,10 @@ from typing import Any, TypeVar
 from bonobot.lib.untrusted import storable
 from mcp_servers.models import Definition, Server
 from mcp_servers.scanning import scan
+from mcp_servers.scanning.stripping import Stripped, strip
 
 MOST_PEERS = 5_000
+INLINE = 16_384
 
 Findings = list[dict[str, Any]]
 Key = TypeVar("Key", bound=Hashable)
@@ -45,6 +47,11 @@ async def read_all(payloads: Mapping[Key, Any], names: Around) -> dict[Key, Find
     return await asyncio.to_thread(
         lambda: {key: read(payload, names) for key, payload in payloads.items()}
     )
+
+
+async def stripped(result: Any, size: int) -> Stripped:
+    """Return `strip(result)` without holding the loop; `size` is about its characters."""
+    return strip(result) if size <= INLINE else await asyncio.to_thread(strip, result)
 
 
 def hard_fault(findings: Findings) -> str:

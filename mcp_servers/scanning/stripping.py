@@ -4,7 +4,6 @@ Other agents get a server's JSON as it is: their own frames and rules are theirs
 that nobody can see have no business in it.
 """
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from mcp_servers.json_paths import step
 from mcp_servers.scanning.results import clean_result
 
 MOST_PLACES: Final = 50
-INLINE: Final = 16_384
 # Base64 is no text.
 _BINARY: Final = {"image": "data", "audio": "data"}
 
@@ -43,7 +41,7 @@ def strip(value: Any) -> Stripped:
 
     The value itself comes back where nothing hides; else a copy, as deep as need be. Binary parts
     (`data` of images and audio, `blob`) are left as they are, and so are a list's order and an
-    object's. Linear in its size: keep what is larger than 16 KiB off the loop (`strip_aside`).
+    object's. Linear in its size: keep what is larger than 16 KiB off the loop (`scans.stripped`).
     """
     removed: Counter[str] = Counter()
     places: list[tuple[str, tuple[str, ...]]] = []
@@ -63,11 +61,6 @@ def strip(value: Any) -> Stripped:
             own_list = holder[key] = list(held)
             waiting.extend((own_list, i, f"{path}[{i}]") for i in reversed(range(len(own_list))))
     return Stripped(root[0] if removed else value, dict(removed), tuple(places))
-
-
-async def strip_aside(value: Any, size: int) -> Stripped:
-    """Return `strip(value)` without holding the loop; `size` is about its characters."""
-    return strip(value) if size <= INLINE else await asyncio.to_thread(strip, value)
 
 
 def _texts(holder: Mapping[str, Any]) -> list[str]:

@@ -1,15 +1,12 @@
 """Results for other programs lose what hides, wherever it stands, and nothing else."""
 
-import asyncio
-import threading
-import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.scanning.stripping import strip, strip_aside
+from mcp_servers.scanning.stripping import strip
 
 HIDES = "pay\u200bload\U000e0041"
 CLEAN = "payload"
@@ -92,29 +89,3 @@ def test_any_value_keeps_its_shape_and_comes_to_rest(value: Any) -> None:
     assert again.value is once.value
     if not once.removed:
         assert once.value is value
-
-
-def test_ten_megabytes_never_hold_the_loop() -> None:
-    result = {"content": [{"type": "text", "text": "中文\u200bשלום\u200c " * 1_250_000}]}  # noqa: RUF001
-    longest = 0.0
-
-    async def beat(done: asyncio.Event) -> None:
-        nonlocal longest
-        while not done.is_set():
-            # What the loop itself was kept from: the processor time of other threads meanwhile.
-            began, own = time.process_time(), time.thread_time()
-            await asyncio.sleep(0.005)
-            others = time.process_time() - began - (time.thread_time() - own)
-            longest = max(longest, others)
-
-    async def run() -> None:
-        done = asyncio.Event()
-        beating = asyncio.create_task(beat(done))
-        found = await strip_aside(result, 10_000_000)
-        done.set()
-        await beating
-        assert found.removed
-        assert threading.current_thread() is threading.main_thread()
-
-    asyncio.run(run())
-    assert longest < 0.25
