@@ -142,23 +142,8 @@ def keep(
 
     What is not in `readings` is read now.
     """
-    readings = readings or Readings()
     server = Server.objects.get(pk=server_id)
-    known = {(row.kind, row.name): row for row in server.definitions.all()}
-    seen = {(item.kind, item.name): item for item in survey.items if len(item.name) <= NAME_LENGTH}
-    changed = {
-        key: row
-        for key, item in seen.items()
-        if _alter(row := known.get(key) or _new(server, item), item, judgements, readings)
-    }
-    fresh = [row for key, row in changed.items() if key not in known]
-    altered = [row for key, row in changed.items() if key in known]
-    # A listing that broke off says nothing about what it didn't come to.
-    gone = [
-        row
-        for key, row in known.items()
-        if key not in seen and row.present and row.kind in survey.complete
-    ]
+    fresh, altered, gone = _compared(server, survey, judgements, readings or Readings())
     first = server.discovered_at is None
     record_success(server, kind, survey)
     if fresh or altered or gone:
@@ -177,6 +162,28 @@ def keep(
         latency_ms=survey.latency_ms,
         notices=survey.notices,
     )
+
+
+def _compared(
+    server: Server, survey: Survey, judgements: Judgements, readings: Readings
+) -> tuple[list[Definition], list[Definition], list[Definition]]:
+    """Return what is new, what changed and what is gone, the first two as they will be kept."""
+    known = {(row.kind, row.name): row for row in server.definitions.all()}
+    seen = {(item.kind, item.name): item for item in survey.items if len(item.name) <= NAME_LENGTH}
+    changed = {
+        key: row
+        for key, item in seen.items()
+        if _alter(row := known.get(key) or _new(server, item), item, judgements, readings)
+    }
+    fresh = [row for key, row in changed.items() if key not in known]
+    altered = [row for key, row in changed.items() if key in known]
+    # A listing that broke off says nothing about what it didn't come to.
+    gone = [
+        row
+        for key, row in known.items()
+        if key not in seen and row.present and row.kind in survey.complete
+    ]
+    return fresh, altered, gone
 
 
 def _write(
