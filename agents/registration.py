@@ -9,16 +9,27 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, models
 from django.utils.text import slugify
 
+from agents.endpoint_rules import EndpointSpec, check_endpoint
 from agents.halting import end_sessions
 from agents.models import Agent, ModelEndpoint, ToolPolicy
 from bonobot.ledger.changes import change
-from bonobot.lib.egress import EgressDenied, check_url
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Conflict, Invalid
 from bonobot.tenancy.models import User
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Server
+
+__all__ = [
+    "AgentSpec",
+    "EndpointSpec",
+    "add_agent",
+    "alter_agent",
+    "give_to",
+    "remove_agent",
+    "remove_endpoint",
+    "save_endpoint",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,22 +46,6 @@ class AgentSpec:
     max_calls: int | None = None
     max_run_s: int | None = None
     calls_per_minute: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class EndpointSpec:
-    """What a person says about a model endpoint; the API key may be the mask (keep)."""
-
-    name: str
-    kind: str = ModelEndpoint.Kind.OPENAI
-    base_url: str = ""
-    model: str = ""
-    api_key: str = MASK
-    allow_private: bool = False
-    timeout_s: int = 120
-    input_price: int | None = None
-    output_price: int | None = None
-    max_tokens: int | None = None
 
 
 def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
@@ -113,12 +108,12 @@ def remove_agent(principal: Principal, agent: Agent) -> None:
 def save_endpoint(
     principal: Principal, spec: EndpointSpec, endpoint: ModelEndpoint | None = None
 ) -> ModelEndpoint:
-    """Make or change a model endpoint; a URL is checked like a server's."""
+    """Make or change a model endpoint, checked by the rules of its kind.
+
+    Raises `Invalid`, `Conflict` (`name_taken`), `Forbidden`, `EgressDenied`.
+    """
     principal.require(Action.MANAGE_AGENTS)
-    if spec.allow_private and not (endpoint and endpoint.allow_private):
-        principal.require(Action.ALLOW_PRIVATE_ADDRESS)
-    if spec.kind == ModelEndpoint.Kind.OPENAI:
-        _checked_url(spec)
+    check_endpoint(principal, spec, endpoint)
     action = "model_endpoint_changed" if endpoint else "model_endpoint_added"
     endpoint = endpoint or ModelEndpoint(organization_id=principal.organization_id)
     for field in fields(spec):
@@ -134,28 +129,18 @@ def save_endpoint(
 
 
 def remove_endpoint(principal: Principal, endpoint: ModelEndpoint) -> None:
-    """Delete a model endpoint; raises `Conflict` (code `in_use`) while an agent thinks with it."""
+    """Delete a model endpoint; raises `Conflict` (code `in_use`) while something thinks with it."""
     principal.require(Action.MANAGE_AGENTS)
-    if users := list(endpoint.agents.values_list("name", flat=True)[:5]):
+    users = [*endpoint.agents.values_list("name", flat=True)[:5]]
+    users += endpoint.fallback_of.values_list("name", flat=True)[:5]
+    if users:
         raise Conflict(
             f"The model endpoint is used by: {', '.join(users)}.",
             code="in_use",
-            remedy="Give these agents another model endpoint first.",
+            remedy="Give these another model endpoint first.",
         )
     with change(**_what(principal, endpoint, "model_endpoint_removed")):
         endpoint.delete()
-
-
-def _checked_url(spec: EndpointSpec) -> None:
-    try:
-        check_url(spec.base_url, allow_private=spec.allow_private)
-    except EgressDenied as problem:
-        problem.field = "base_url"
-        raise
-    if not spec.model.strip():
-        raise Invalid(
-            "The endpoint needs a model.", field="model", remedy="Write the model's name there."
-        )
 
 
 def _put(agent: Agent, spec: AgentSpec) -> list[str]:

@@ -16,46 +16,68 @@ from bonobot.lib.untrusted import visible
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import ScopedAdmin
 
-FIELDS = (
-    "name",
-    "kind",
-    "base_url",
-    "model",
-    "key",
-    "allow_private",
-    "timeout_s",
-    "input_price",
-    "output_price",
-    "max_tokens",
-)
+PROVIDER = ("name", "kind", "base_url", "model", "key", "access_key_id", "region", "api_version")
+ANSWERING = ("thinking", "max_tokens", "native_tools", "sees_images", "timeout_s")
+FAILING = ("retries", "fallback", "falls_over")
+COSTING = ("input_price", "output_price", "allow_private")
+FIELDS = (*PROVIDER, *ANSWERING, *FAILING, *COSTING)
 
 
 class EndpointForm(forms.ModelForm):
     """A model endpoint; the key is written, and kept where the field keeps its mask."""
 
+    # Set by the admin for each request.
+    organization_id: Any = None
+
     key = forms.CharField(
         label=_("API key"),
         required=False,
         widget=PasswordInput(attrs={"autocomplete": "new-password"}, render_value=True),
-        help_text=_("Sealed when it is saved, and never shown again."),
+        help_text=_(
+            "Sealed when it is saved, and never shown again. Vertex AI: the JSON of a service "
+            "account."
+        ),
     )
 
     class Meta:
         model = ModelEndpoint
         fields = tuple(name for name in FIELDS if name != "key")
         help_texts = {
-            "base_url": _("Of any OpenAI-compatible service: https://api.openai.com/v1"),
-            "model": _("As the service names it, such as gpt-5-mini or qwen3:8b."),
+            "kind": _("Anthropic, Google and Amazon need a library each; saving says which."),
+            "base_url": _(
+                "Of any OpenAI-compatible service: https://api.openai.com/v1. Of Azure the "
+                "resource: https://NAME.openai.azure.com. Elsewhere empty: the provider itself."
+            ),
+            "model": _(
+                "As the service names it: gpt-5-mini, qwen3:8b, claude-opus-5, gemini-3-pro; of "
+                "Azure the deployment, of Bedrock the model or inference profile ID."
+            ),
+            "access_key_id": _("Bedrock: the ID; its secret is the API key. Empty: a Bedrock key."),
+            "region": _("Bedrock: eu-central-1. Vertex AI: europe-west4, or empty for global."),
+            "api_version": _("Azure: 2024-10-21; empty for its v1 API."),
+            "thinking": _("Thoughts are kept for the model that had them, and not shown."),
+            "max_tokens": _("Empty: as the model likes, and 4,096 where a budget stands."),
+            "native_tools": _("Off: tools are described in the prompt and called in XML."),
+            "sees_images": _("Off: images of tools are told in words."),
+            "retries": _("How often a failed request is made again, where that may help."),
+            "fallback": _("Asked instead where this one fails; one that has one goes on to it."),
             "allow_private": _("For Ollama or vLLM in your own network; platform administrators."),
             "input_price": _("Micro-dollars per million tokens. Empty: the bundled price list."),
             "output_price": _("Micro-dollars per million tokens. Empty: the bundled price list."),
-            "max_tokens": _("Empty: as the model likes, and 4,096 where a budget stands."),
         }
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if self.instance.api_key and "key" in self.fields:
             self.fields["key"].initial = MASK
+        if "fallback" in self.fields:
+            self._offer_fallbacks()
+
+    def _offer_fallbacks(self) -> None:
+        """Offer the endpoints of the organization, all but this one."""
+        field: Any = self.fields["fallback"]
+        offered = ModelEndpoint.objects.for_organization(self.organization_id)
+        field.queryset = offered.exclude(pk=self.instance.pk)
 
 
 @register(ModelEndpoint)
@@ -64,15 +86,29 @@ class ModelEndpointAdmin(ScopedAdmin):
 
     needs_to_change = Action.MANAGE_AGENTS
     form = EndpointForm
-    fields = FIELDS
+    fieldsets = (
+        (None, {"fields": PROVIDER}),
+        (_("Answering"), {"fields": ANSWERING}),
+        (_("Failing"), {"fields": FAILING}),
+        (_("Costs and network"), {"fields": COSTING}),
+    )
     problem_fields = {"api_key": "key"}
-    list_display = ("name", "kind", "model", "address", "has_key", "used_by")
+    list_display = ("name", "kind", "model", "address", "has_key", "fallback", "used_by")
+    list_select_related = ("fallback",)
     list_filter = ("kind",)
     search_fields = ("name", "model", "base_url")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[ModelEndpoint]:
         """Return the endpoints with the number of agents that think with them."""
         return super().get_queryset(request).annotate(agent_count=Count("agents"))
+
+    def get_form(
+        self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        """Return the form with the fallbacks of the active organization."""
+        form = super().get_form(request, obj, change, **kwargs)
+        organization_id = self.principal(request).organization_id
+        return type(form.__name__, (form,), {"organization_id": organization_id})
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Offer none: an endpoint is removed on its own page, where a refusal can be explained."""

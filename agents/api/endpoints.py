@@ -1,5 +1,6 @@
 """Model endpoints: where agents think."""
 
+from dataclasses import fields
 from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
@@ -9,11 +10,13 @@ from rest_framework.response import Response
 from agents.models import ModelEndpoint
 from agents.registration import EndpointSpec, remove_endpoint, save_endpoint
 from bonobot.lib.masking import MASK
-from bonobot.tenancy.api.resources import READ, Resource, named_in_path
+from bonobot.tenancy.api.resources import READ, Resource, found_or_404, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
 
+# What is written as it is read; the key is not.
+SAID = tuple(one.name for one in fields(EndpointSpec) if one.name != "api_key")
 LARGEST_PRICE = 2**53
 LARGEST_ANSWER = 10_000_000
 ANSWER = "How long an answer may be; null: as the model likes, and 4096 where a budget stands."
@@ -39,6 +42,18 @@ def _price() -> serializers.IntegerField:
             },
             request_only=True,
         ),
+        OpenApiExample(
+            "Anthropic with a fallback",
+            {
+                "name": "Claude",
+                "kind": "anthropic",
+                "model": "claude-opus-5",
+                "api_key": "sk-ant-…",
+                "sees_images": True,
+                "fallback": "0d5c9f9e-8a55-4a07-9c62-0a4a3a3e8a10",
+            },
+            request_only=True,
+        ),
         OpenApiExample("Built in", {"name": "Offline", "kind": "offline"}, request_only=True),
     ]
 )
@@ -60,6 +75,18 @@ class EndpointBody(Shape):
     timeout_s = serializers.IntegerField(required=False, min_value=1, max_value=3_600)
     input_price = _price()
     output_price = _price()
+    region = serializers.CharField(
+        required=False, allow_blank=True, max_length=64, help_text="Of Bedrock and Vertex AI."
+    )
+    access_key_id = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=128,
+        help_text="Bedrock; its secret: api_key.",
+    )
+    api_version = serializers.CharField(
+        required=False, allow_blank=True, max_length=32, help_text="Of Azure; blank: its v1 API."
+    )
     max_tokens = serializers.IntegerField(
         required=False,
         allow_null=True,
@@ -67,6 +94,20 @@ class EndpointBody(Shape):
         max_value=LARGEST_ANSWER,
         help_text=ANSWER,
     )
+    thinking = serializers.ChoiceField(
+        ModelEndpoint.Thinking.choices, required=False, allow_blank=True
+    )
+    native_tools = serializers.BooleanField(
+        required=False, help_text="False: tools are described in the prompt and called in XML."
+    )
+    sees_images = serializers.BooleanField(required=False)
+    retries = serializers.IntegerField(required=False, min_value=0, max_value=10)
+    fallback = serializers.UUIDField(
+        required=False,
+        allow_null=True,
+        help_text="Asked where this one fails.",
+    )
+    falls_over = serializers.ChoiceField(ModelEndpoint.FallsOver.choices, required=False)
 
 
 class EndpointShape(Shape):
@@ -83,7 +124,16 @@ class EndpointShape(Shape):
     timeout_s = serializers.IntegerField()
     input_price = serializers.IntegerField(allow_null=True, help_text=PRICE)
     output_price = serializers.IntegerField(allow_null=True, help_text=PRICE)
+    region = serializers.CharField()
+    access_key_id = serializers.CharField()
+    api_version = serializers.CharField()
     max_tokens = serializers.IntegerField(allow_null=True, help_text=ANSWER)
+    thinking = serializers.ChoiceField(ModelEndpoint.Thinking.choices, allow_blank=True)
+    native_tools = serializers.BooleanField()
+    sees_images = serializers.BooleanField()
+    retries = serializers.IntegerField()
+    fallback = serializers.UUIDField(source="fallback_id", allow_null=True)
+    falls_over = serializers.ChoiceField(ModelEndpoint.FallsOver.choices)
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 
@@ -107,8 +157,8 @@ class ModelEndpoints(Resource):
 
     @operation("add_model_endpoint", body=EndpointBody, answer=EndpointShape, status=201)
     def post(self, request: object) -> Response:
-        """Make a model endpoint: any OpenAI-compatible URL, or the offline model."""
-        spec = EndpointSpec(**self.read(EndpointBody))
+        """Make a model endpoint: at one of the known providers, or the offline model."""
+        spec = _spec(self, self.read(EndpointBody))
         return self.shown(save_endpoint(self.principal, spec), EndpointShape, status=201)
 
 
@@ -152,9 +202,18 @@ class OneModelEndpoint(Resource):
 
     def _alter(self, endpoint_id: str, *, partial: bool) -> Response:
         endpoint = self._endpoint(endpoint_id)
-        names = ("name", "kind", "base_url", "model", "allow_private", "timeout_s")
-        kept: dict[str, Any] = {name: getattr(endpoint, name) for name in names}
-        kept |= {"input_price": endpoint.input_price, "output_price": endpoint.output_price}
-        kept["max_tokens"] = endpoint.max_tokens
-        spec = EndpointSpec(**(kept | self.read(EndpointBody, partial=partial)))
+        kept = {name: getattr(endpoint, name) for name in SAID}
+        spec = _spec(self, kept | self.read(EndpointBody, partial=partial))
         return self.shown(save_endpoint(self.principal, spec, endpoint), EndpointShape)
+
+
+def _spec(view: Resource, body: dict[str, Any]) -> EndpointSpec:
+    """Return what a body says, with the fallback that it names."""
+    wanted = body.pop("fallback", None)
+    if wanted is None or isinstance(wanted, ModelEndpoint):
+        return EndpointSpec(**body, fallback=wanted)
+    mine = ModelEndpoint.objects.for_organization(view.organization_id)
+    found = found_or_404(
+        mine.filter(pk=wanted).first(), "model endpoint", str(wanted), field="fallback"
+    )
+    return EndpointSpec(**body, fallback=found)

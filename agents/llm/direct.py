@@ -1,4 +1,4 @@
-"""Models at any OpenAI-compatible address: OpenAI, Ollama, vLLM and the many that speak alike.
+"""Models at providers: OpenAI and what speaks alike, Anthropic, Google, Amazon, Azure.
 
 The model library takes two seconds and fifty megabytes to import, so this module doesn't import
 it: `wire` does, in a thread when the first request is made, so that the loop keeps ticking.
@@ -17,7 +17,7 @@ _loaded: dict[str, ModuleType] = {}
 
 
 class DirectModel:
-    """A model behind an OpenAI-compatible address; implements `agents.llm.port.Model`."""
+    """A model at a provider; implements `agents.llm.port.Model`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -66,5 +66,4 @@ async def _wire() -> ModuleType:
 
 def _load() -> ModuleType:
     wire = _loaded[WIRE] = importlib.import_module(WIRE)
-    wire.warm()
     return wire

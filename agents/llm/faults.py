@@ -33,6 +33,16 @@ from bonobot.lib.untrusted import visible
 
 T = TypeVar("T", bound=BaseException)
 
+# What is spoken at each kind of endpoint, and what it takes for a key.
+SPOKEN = {
+    "openai": "an OpenAI-compatible API (its URL often ends in `/v1`)",
+    "responses": "OpenAI's Responses API (its URL often ends in `/v1`)",
+    "azure": "Azure OpenAI",
+    "anthropic": "Anthropic's Messages API",
+    "google": "the Gemini API",
+    "vertex": "Vertex AI",
+    "bedrock": "Amazon Bedrock",
+}
 PRIVATE = "A platform administrator can allow private addresses for this model endpoint."
 QUOTED = 300  # characters of a provider's own words that are shown
 
@@ -54,6 +64,16 @@ def faults_as_ours(endpoint: Endpoint, *, streaming: bool = False) -> Iterator[N
         raise _misshapen(endpoint, "") from error
 
 
+def cut_off(endpoint: Endpoint, words: str = "") -> ModelError:
+    """Return the fault of a stream that ended in the middle."""
+    return ModelError(
+        f"The answer of {_at(endpoint)} broke off in the middle.{words}",
+        code="model_bad_answer",
+        remedy="Try again.",
+        retryable=True,
+    )
+
+
 def _ours(error: BaseException, endpoint: Endpoint, streaming: bool) -> ModelError:
     problem = _caused_by(error, Problem)
     if problem is not None:  # egress refused the address, or the answer was too large
@@ -69,13 +89,7 @@ def _ours(error: BaseException, endpoint: Endpoint, streaming: bool) -> ModelErr
             remedy="Try again, or give the model endpoint a longer timeout.",
         )
     if streaming:
-        words = _words(_root(error), endpoint)
-        return ModelError(
-            f"The answer of {_at(endpoint)} broke off in the middle.{words}",
-            code="model_bad_answer",
-            remedy="Try again.",
-            retryable=True,
-        )
+        return cut_off(endpoint, _words(_root(error), endpoint))
     if isinstance(error, ModelConnectionError | httpx2.TransportError):
         return ModelError(
             f"{_at(endpoint)} can't be reached.{_words(_root(error), endpoint)}",
@@ -132,10 +146,10 @@ def _reading(error: ModelHTTPError) -> tuple[str, str, str, bool]:
 
 def _misshapen(endpoint: Endpoint, said: str) -> ModelError:
     return ModelError(
-        f"{_at(endpoint)} answered something that isn't a chat completion."
+        f"{_at(endpoint)} answered something that isn't an answer of {SPOKEN[endpoint.kind]}."
         + _quote(said, endpoint),
         code="model_bad_answer",
-        remedy="Check that the URL is that of an OpenAI-compatible API (it often ends in `/v1`).",
+        remedy=f"Check the endpoint's kind and URL: it has to speak {SPOKEN[endpoint.kind]}.",
         retryable=False,
     )
 

@@ -9,6 +9,8 @@ A message is one of
     {"role": "assistant", "turn": n, "text": …, "calls": [{"id", "name", "arguments", "raw"}, …]}
     {"role": "tool", "call_id": …, "name": …, "text": …, "is_error": …}
 
+where those of users and tools may carry `images`: [{"media_type", "data"}, …].
+
 The assistant's message is `Reply.message`: persist it as it is, send it back as it is (it may
 carry more members, which only the model that wrote them reads). A tool's message names the id of
 the call that it answers, `ToolCall.id`, which we make from (turn, index): providers repeat theirs.
@@ -18,13 +20,35 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from agents.llm.endpoints import Endpoint, Kind
 from bonobot.lib.problems import Problem
+
+__all__ = [
+    "Endpoint",
+    "Finish",
+    "Kind",
+    "Message",
+    "Model",
+    "ModelError",
+    "OnText",
+    "Picture",
+    "Reply",
+    "ToolCall",
+    "ToolSpec",
+    "Usage",
+    "assistant_message",
+    "call_id",
+    "call_index",
+    "close",
+    "model_for",
+    "tool_result",
+    "user_message",
+]
 
 Message = dict[str, Any]
 OnText = Callable[[str], Awaitable[Any]]
 Finish = Literal["stop", "tool_calls", "length", "content_filter", "error"]
 
-OPENAI_URL = "https://api.openai.com/v1"
 RETRYABLE = frozenset({"model_unreachable", "model_rate_limited", "model_timeout"})
 
 
@@ -50,11 +74,25 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens of one request; `cached_tokens` is the part of the input that came from a cache."""
+    """Tokens of one request.
+
+    `cached_tokens` and `cache_write_tokens` are the parts of the input that were read from a cache
+    and written to one; `reasoning_tokens` is the part of the output that was thought, not said.
+    """
 
     input_tokens: int
     output_tokens: int
     cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image that a model drew."""
+
+    media_type: str
+    data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -69,30 +107,7 @@ class Reply:
     usage: Usage | None
     finish: Finish
     message: Message
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """Where a model is and how to reach it; prices are micro-dollars per million tokens.
-
-    `timeout_s` bounds one whole request, the reading of a streamed answer included; `max_tokens`
-    is how long an answer may be, None where nobody says.
-    """
-
-    kind: Literal["openai", "offline"]
-    base_url: str = ""
-    api_key: str = field(default="", repr=False)
-    model: str = ""
-    timeout_s: float = 120.0
-    allow_private: bool = False
-    input_price: int | None = None
-    output_price: int | None = None
-    max_tokens: int | None = None
-
-    @property
-    def url(self) -> str:
-        """Return where requests go; without a base URL that is OpenAI itself."""
-        return self.base_url or OPENAI_URL
+    images: tuple[Picture, ...] = ()
 
 
 class Model(Protocol):
@@ -120,7 +135,8 @@ class ModelError(Problem):
     """The model gave no usable answer; `retryable` says whether asking again may help.
 
     Codes: model_unreachable, model_auth, model_rate_limited (with `retry_after`, seconds),
-    model_error, model_timeout, model_bad_answer; and those of egress (`private_address` …).
+    model_error, model_timeout, model_bad_answer, model_no_answer, provider_missing; and those of
+    egress (`private_address` …).
     """
 
     code = "model_error"

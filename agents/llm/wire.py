@@ -7,13 +7,14 @@ late: see `direct`.
 import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from typing import Any, cast
 
-import httpx2
-from openai import Omit
 from pydantic import ValidationError
 from pydantic_ai.direct import model_request, model_request_stream
 from pydantic_ai.messages import (
+    BinaryContent,
+    FilePart,
     InstructionPart,
     ModelMessage,
     ModelMessagesTypeAdapter,
@@ -28,18 +29,18 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import ModelRequestParameters, StreamedResponse
-from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from agents.llm import clients, conversation
-from agents.llm.faults import faults_as_ours
+from agents.llm import clients, conversation, providers
+from agents.llm.faults import cut_off, faults_as_ours
 from agents.llm.framing import framed
 from agents.llm.port import (
     Endpoint,
     Finish,
     Message,
     OnText,
+    Picture,
     Reply,
     ToolCall,
     ToolSpec,
@@ -47,13 +48,13 @@ from agents.llm.port import (
     assistant_message,
     call_id,
 )
+from agents.llm.providers.ending import ending_with_us
+from agents.llm.schemas import fitted
 
-CONNECT_S = 30.0
 # Of an answer as the library writes it: what it needs to send it back.
 KEPT = ("kind", "parts", "model_name", "provider_name", "canonical_system", "timestamp")
 
 close = clients.close
-warm = clients.warm
 
 
 async def ask(
@@ -66,12 +67,13 @@ async def ask(
     on_text: OnText | None,
 ) -> Reply:
     """Ask the model at an endpoint once. Raises ModelError."""
-    history = _history(conversation.in_order(messages))
-    parameters = _parameters(instructions, tools)
-    settings = _settings(endpoint, max_tokens)
+    history = _history(endpoint, conversation.in_order(messages))
+    parameters = _parameters(endpoint, instructions, tools)
     async with AsyncExitStack() as stack:
+        stack.enter_context(ending_with_us())
         with faults_as_ours(endpoint):
             model = await stack.enter_async_context(clients.model_at(endpoint))
+        settings = _settings(endpoint, max_tokens)
         if on_text is None:
             with faults_as_ours(endpoint):
                 response = await model_request(
@@ -83,12 +85,12 @@ async def ask(
                 )
         else:
             response = await _streamed(endpoint, model, history, settings, parameters, on_text)
-    return _reply(response, conversation.next_turn(messages))
+    return _reply(endpoint, response, conversation.next_turn(messages))
 
 
 async def _streamed(
     endpoint: Endpoint,
-    model: OpenAIChatModel,
+    model: Any,
     history: list[ModelMessage],
     settings: ModelSettings,
     parameters: ModelRequestParameters,
@@ -108,7 +110,10 @@ async def _streamed(
         texts = await stack.enter_async_context(aclosing(_texts(endpoint, stream)))
         async for text in texts:
             await on_text(text)
-    return stream.get()
+    response = stream.get()
+    if response.finish_reason is None:  # every wire says why it ends, as its last words
+        raise cut_off(endpoint)
+    return response
 
 
 async def _texts(endpoint: Endpoint, stream: StreamedResponse) -> AsyncGenerator[str, None]:
@@ -125,24 +130,23 @@ async def _texts(endpoint: Endpoint, stream: StreamedResponse) -> AsyncGenerator
 
 
 def _settings(endpoint: Endpoint, max_tokens: int | None) -> ModelSettings:
-    headers: dict[str, Any] = {"User-Agent": "bonobot"}
-    if not endpoint.api_key:
-        headers["Authorization"] = Omit()
-    timeout = httpx2.Timeout(endpoint.timeout_s, connect=min(CONNECT_S, endpoint.timeout_s))
-    # The library's type still names httpx's Timeout; what it passes on to is httpx2.
-    said = ModelSettings(timeout=cast(Any, timeout), extra_headers=headers)
+    found = providers.provider(endpoint.kind).settings(endpoint)
     if max_tokens is not None:
-        said["max_tokens"] = max_tokens
-    return said
+        found["max_tokens"] = max_tokens
+    if endpoint.thinking:
+        found["thinking"] = False if endpoint.thinking == "off" else endpoint.thinking
+    return cast(ModelSettings, found)
 
 
-def _parameters(instructions: str, tools: Sequence[ToolSpec]) -> ModelRequestParameters:
+def _parameters(
+    endpoint: Endpoint, instructions: str, tools: Sequence[ToolSpec]
+) -> ModelRequestParameters:
     return ModelRequestParameters(
         function_tools=[
             ToolDefinition(
                 name=tool.name,
                 description=tool.description,
-                parameters_json_schema=tool.parameters,
+                parameters_json_schema=fitted(endpoint.kind, tool.parameters),
                 strict=False,
             )
             for tool in tools
@@ -151,11 +155,11 @@ def _parameters(instructions: str, tools: Sequence[ToolSpec]) -> ModelRequestPar
     )
 
 
-def _history(messages: Sequence[Message]) -> list[ModelMessage]:
+def _history(endpoint: Endpoint, messages: Sequence[Message]) -> list[ModelMessage]:
     history: list[ModelMessage] = []
     for message in messages:
         if message["role"] == "assistant":
-            history.append(_said(message))
+            history.append(_said(endpoint, message))
             continue
         if not history or not isinstance(history[-1], ModelRequest):
             history.append(ModelRequest(parts=[]))
@@ -164,57 +168,90 @@ def _history(messages: Sequence[Message]) -> list[ModelMessage]:
 
 
 def _asked(message: Message) -> UserPromptPart | ToolReturnPart:
+    pictures = [
+        BinaryContent(data=one["data"], media_type=one["media_type"])
+        for one in message.get("images", ())
+        if "data" in one
+    ]
+    text = framed(message["text"], message.get("frame"))
+    content: Any = [text, *pictures] if pictures else text
     if message["role"] == "user":
-        return UserPromptPart(content=message["text"])
+        return UserPromptPart(content=content)
     return ToolReturnPart(
         tool_name=message["name"],
-        content=framed(message["text"], message.get("frame")),
+        content=content,
         tool_call_id=message["call_id"],
         outcome="failed" if message["is_error"] else "success",
     )
 
 
-def _said(message: Message) -> ModelResponse:
-    """Return the model's own answer, with what its provider wants back, under our call ids."""
-    calls = [
-        ToolCallPart(
-            tool_name=call["name"],
-            args=call["raw"] if call["arguments"] is None else call["arguments"],
-            tool_call_id=call["id"],
-        )
-        for call in message["calls"]
-    ]
+def _said(endpoint: Endpoint, message: Message) -> ModelResponse:
+    """Return the model's own answer, with what its provider wants back, under our call ids.
+
+    What a model thought, and the signatures of it, go back to the model that wrote them only.
+    """
+    calls = iter(message["calls"])
+    native = _native(message) if message.get("origin") == endpoint.origin else None
+    if native is not None:
+        native.parts = [
+            _under_our_id(endpoint, part, next(calls)) if isinstance(part, ToolCallPart) else part
+            for part in native.parts
+        ]
+        return native
     plain = [TextPart(content=message["text"])] if message["text"] else []
-    if "native" not in message:
-        return ModelResponse(parts=[*plain, *calls])
+    asked = [_under_our_id(endpoint, ToolCallPart(one["name"]), one) for one in calls]
+    return ModelResponse(parts=[*plain, *asked])
+
+
+def _under_our_id(endpoint: Endpoint, part: ToolCallPart, call: Message) -> ToolCallPart:
+    args = call["arguments"]
+    if args is None:
+        # OpenAI's wire carries text; the others carry objects, and what isn't one breaks them.
+        as_text = endpoint.kind in ("openai", "responses", "azure")
+        args = call["raw"] if as_text else {"not_a_json_object": call["raw"]}
+    return replace(part, args=args, tool_call_id=call["id"])
+
+
+def _native(message: Message) -> ModelResponse | None:
+    """Return an answer as the library wrote it; None where it can't be used any more."""
     try:
         (native,) = ModelMessagesTypeAdapter.validate_python([message["native"]])
-    except ValidationError:  # written by another version of the library
-        return ModelResponse(parts=[*plain, *calls])
+    except (KeyError, ValidationError):  # none, or written by another version of the library
+        return None
     if not isinstance(native, ModelResponse):
-        return ModelResponse(parts=[*plain, *calls])
-    own = [part for part in native.parts if not isinstance(part, ToolCallPart)]
-    native.parts = [*own, *calls]
-    return native
+        return None
+    asked = [part for part in native.parts if isinstance(part, ToolCallPart)]
+    return native if len(asked) == len(message["calls"]) else None
 
 
-def _reply(response: ModelResponse, turn: int) -> Reply:
+def _reply(endpoint: Endpoint, response: ModelResponse, turn: int) -> Reply:
     texts = [part.content for part in response.parts if isinstance(part, TextPart)]
     text = "".join(texts) or str((response.provider_details or {}).get("refusal") or "")
     asked = [part for part in response.parts if isinstance(part, ToolCallPart)]
     calls = tuple(_call(part, turn, index) for index, part in enumerate(asked))
+    pictures = [part for part in response.parts if isinstance(part, FilePart)]
+    response.parts = [part for part in response.parts if not isinstance(part, FilePart)]
     extra: dict[str, Any] = {}
-    if any(not isinstance(part, TextPart | ToolCallPart) for part in response.parts):
+    if any(_is_private(part) for part in response.parts):
         # Reasoning, which some providers want back with the results of the calls it led to.
         native = ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
-        extra["native"] = {name: native[name] for name in KEPT if native[name] is not None}
+        kept = {name: native[name] for name in KEPT if native[name] is not None}
+        extra = {"native": kept, "origin": endpoint.origin}
     return Reply(
         text=text,
         calls=calls,
         usage=_usage(response),
         finish=_finish(response, bool(calls)),
         message=assistant_message(turn, text, calls, **extra),
+        images=tuple(Picture(one.content.media_type, one.content.data) for one in pictures),
     )
+
+
+def _is_private(part: Any) -> bool:
+    """Tell whether a part carries what only its own provider can read."""
+    if not isinstance(part, TextPart | ToolCallPart):
+        return True
+    return bool(part.provider_details or part.id)
 
 
 def _call(part: ToolCallPart, turn: int, index: int) -> ToolCall:
@@ -247,7 +284,13 @@ def _usage(response: ModelResponse) -> Usage | None:
     used = response.usage
     if used.unmeasured_requests or not (used.input_tokens or used.output_tokens):
         return None  # a report of nothing at all is none: no request has an empty input
-    return Usage(used.input_tokens, used.output_tokens, used.cache_read_tokens)
+    return Usage(
+        used.input_tokens,
+        used.output_tokens,
+        cached_tokens=used.cache_read_tokens,
+        cache_write_tokens=used.cache_write_tokens,
+        reasoning_tokens=used.details.get("reasoning_tokens", 0),
+    )
 
 
 def _finish(response: ModelResponse, has_calls: bool) -> Finish:

@@ -5,7 +5,7 @@ from typing import ClassVar
 from uuid import UUID
 
 from django.conf import settings
-from django.core.validators import MinValueValidator
+from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -19,10 +19,11 @@ UUID_LENGTH = 36
 
 
 class ModelEndpoint(GovernedModel):
-    """A language model that agents may use: any OpenAI-compatible URL, or the offline model.
+    """A language model that agents may use: at one of the known providers, or the offline model.
 
-    Prices are micro-dollars per million tokens; None means: ask the bundled price list. Answers
-    have at most `max_tokens`; None: as the model likes, and 4,096 where a budget stands.
+    Prices are micro-dollars per million tokens; None means: ask the bundled price list. Where the
+    model fails, `fallback` is asked instead, and its own fallback after it. Answers have at most
+    `max_tokens`; None: as the model likes, and 4,096 where a budget stands.
     """
 
     class Kind(models.TextChoices):
@@ -30,6 +31,27 @@ class ModelEndpoint(GovernedModel):
 
         OFFLINE = "offline", _("offline (built in, not a language model)")
         OPENAI = "openai", _("OpenAI-compatible")
+        RESPONSES = "responses", _("OpenAI Responses API")
+        AZURE = "azure", _("Azure OpenAI")
+        ANTHROPIC = "anthropic", _("Anthropic")
+        GOOGLE = "google", _("Google Gemini API")
+        VERTEX = "vertex", _("Google Vertex AI")
+        BEDROCK = "bedrock", _("Amazon Bedrock")
+
+    class Thinking(models.TextChoices):
+        """How much the model thinks before it answers."""
+
+        DEFAULT = "", _("as the model does by itself")
+        OFF = "off", _("off, or as little as it can")
+        LOW = "low", _("low")
+        MEDIUM = "medium", _("medium")
+        HIGH = "high", _("high")
+
+    class FallsOver(models.TextChoices):
+        """Which failures go on to the fallback."""
+
+        UNAVAILABLE = "unavailable", _("unreachable, overloaded, failing or silent")
+        ANY = "any", _("any failure of the model, refused credentials and requests too")
 
     name = models.CharField(_("name"), max_length=255)
     slug = models.SlugField(_("slug"), max_length=64)
@@ -45,6 +67,28 @@ class ModelEndpoint(GovernedModel):
     output_price = models.PositiveBigIntegerField(_("output price"), null=True, blank=True)
     max_tokens = models.PositiveIntegerField(
         _("longest answer (tokens)"), null=True, blank=True, validators=[MinValueValidator(1)]
+    )
+    region = models.CharField(_("region"), blank=True, default="", max_length=64)
+    access_key_id = models.CharField(_("access key ID"), blank=True, default="", max_length=128)
+    api_version = models.CharField(_("API version"), blank=True, default="", max_length=32)
+    thinking = models.CharField(
+        _("thinking"), max_length=8, choices=Thinking, blank=True, default=Thinking.DEFAULT
+    )
+    native_tools = models.BooleanField(_("calls tools natively"), default=True)
+    sees_images = models.BooleanField(_("sees images"), default=False)
+    retries = models.PositiveSmallIntegerField(
+        _("retries"), default=2, validators=[MaxValueValidator(10)]
+    )
+    fallback = models.ForeignKey(
+        "self",
+        on_delete=models.PROTECT,
+        null=True,
+        blank=True,
+        related_name="fallback_of",
+        verbose_name=_("fallback"),
+    )
+    falls_over = models.CharField(
+        _("falls back on"), max_length=16, choices=FallsOver, default=FallsOver.UNAVAILABLE
     )
 
     class Meta:

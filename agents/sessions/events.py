@@ -24,7 +24,16 @@ REST = "rest"
 # What readers see of a step; the model's own message is for the model only.
 _SHOWN: dict[str, tuple[str, ...]] = {
     Step.Kind.MESSAGE: ("text", "by"),
-    Step.Kind.MODEL: ("text", "finish", "usage", "cost_microusd", "code", "detail", "remedy"),
+    Step.Kind.MODEL: (
+        "text",
+        "finish",
+        "endpoint",
+        "usage",
+        "cost_microusd",
+        "code",
+        "detail",
+        "remedy",
+    ),
     Step.Kind.CALL: (
         "name",
         "arguments",
@@ -38,7 +47,7 @@ _SHOWN: dict[str, tuple[str, ...]] = {
         "sanitized",
         "approval",
     ),
-    Step.Kind.NOTICE: ("code", "text"),
+    Step.Kind.NOTICE: ("code", "text", "wait_s"),
     Step.Kind.END: ("answer", "code", "detail", "remedy", "field", "rule"),
 }
 

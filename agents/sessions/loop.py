@@ -15,14 +15,17 @@ from uuid import uuid4
 
 from agents import calls
 from agents.approvals import withdraw
+from agents.endpoint_rules import chain, endpoint_of
 from agents.governance.lacking import lack_of
 from agents.governance.snapshots import Snapshot, snapshots
 from agents.llm import port
 from agents.llm.framing import frame_for
-from agents.models import Agent, ModelEndpoint, Session, Step
+from agents.models import Agent, Session, Step
 from agents.sessions import rows
+from agents.sessions.bounds import Bound, within_calls, within_turns
 from agents.sessions.connected import DISCONNECTED, connected, turnover
 from agents.sessions.prompts import instructions
+from agents.sessions.retrying import Next, next_request
 from agents.sessions.runners import Hold, Lost
 from agents.sessions.turns import Turn
 from bonobot.ledger.abandoned import settle_unknown
@@ -48,16 +51,10 @@ class Setting:
 
     session: Session
     agent: Agent
-    endpoint: port.Endpoint
+    # The agent's endpoint, and those that are asked after it.
+    line: tuple[port.Endpoint, ...]
     principal: Principal
     unavailable: tuple[str, ...]
-
-
-class Bound(Problem):
-    """A run came to one of its bounds: turns, calls or time per message."""
-
-    code = "turns_exhausted"
-    status = 422
 
 
 class Parked(Exception):
@@ -155,21 +152,10 @@ async def _close_all(hold: Hold) -> None:
 def _setting(hold: Hold) -> Setting:
     session = Session.objects.select_related("agent__model_endpoint").get(pk=hold.session_id)
     agent = session.agent
-    stored = agent.model_endpoint
     return Setting(
         session=session,
         agent=agent,
-        endpoint=port.Endpoint(
-            kind="offline" if stored.kind == ModelEndpoint.Kind.OFFLINE else "openai",
-            base_url=stored.base_url,
-            api_key=stored.api_key.open() if stored.api_key else "",
-            model=stored.model,
-            timeout_s=stored.timeout_s,
-            allow_private=stored.allow_private,
-            input_price=stored.input_price,
-            output_price=stored.output_price,
-            max_tokens=stored.max_tokens,
-        ),
+        line=tuple(endpoint_of(one) for one in chain(agent.model_endpoint)),
         principal=Principal(
             kind="session",
             id=str(session.pk),
@@ -216,35 +202,71 @@ async def _notices(hold: Hold, setting: Setting) -> None:
 
 async def _converse(hold: Hold, setting: Setting) -> None:
     orm = runtime().orm
-    model = port.model_for(setting.endpoint)
     await orm(rows.take_messages, hold)
     while True:
         past = await orm(rows.history, hold.session_id)
         if not past.messages:
             return
-        _within_turns(setting.agent, past)
-        # What a server told during the last turn counts in this one.
-        await rereader().caught_up(_holder(hold))
-        snapshot = await orm(snapshots().current, "agent", setting.agent.pk)
-        news = await _turnover(hold, past, snapshot)
-        turn = Turn(hold, setting.principal, snapshot, setting.endpoint)
-        reply, begun = await turn.take(
-            model,
-            past.messages,
-            number=past.turn + 1,
-            instructions=instructions(
-                setting.agent.instructions, snapshot, setting.unavailable, news
-            ),
-            tools=_specs(snapshot),
-        )
-        if reply.finish == "length":
-            await orm(rows.append, hold, Step.Kind.NOTICE, _cut(turn.max_tokens))
+        within_turns(setting.agent, past)
+        try:
+            reply, begun = await _take(hold, setting, past)
+        except port.ModelError as problem:
+            await _before_next(hold, setting, problem)
+            continue
         if reply.calls:
-            _within_calls(setting.agent, past, len(reply.calls))
             await _call_all(hold, setting, begun)
         elif not await orm(rows.take_messages, hold):
             await orm(rows.append, hold, Step.Kind.END, {"answer": reply.text})
             return
+
+
+async def _take(hold: Hold, setting: Setting, past: rows.History) -> tuple[port.Reply, list[Step]]:
+    """Take one model turn by the rules of this moment."""
+    # What a server told during the last turn counts in this one.
+    await rereader().caught_up(_holder(hold))
+    snapshot = await runtime().orm(snapshots().current, "agent", setting.agent.pk)
+    news = await _turnover(hold, past, snapshot)
+    asked = _next(setting, past)
+    endpoint = asked.endpoint if asked else setting.line[0]
+    turn = Turn(hold, setting.principal, snapshot, endpoint)
+    reply, begun = await turn.take(
+        port.model_for(endpoint),
+        past.messages,
+        number=past.turn + 1,
+        instructions=instructions(setting.agent.instructions, snapshot, setting.unavailable, news),
+        tools=_specs(snapshot),
+        allowed=lambda reply: within_calls(setting.agent, past, len(reply.calls)),
+    )
+    if reply.finish == "length":
+        await runtime().orm(rows.append, hold, Step.Kind.NOTICE, _cut(turn.max_tokens))
+    return reply, begun
+
+
+def _next(setting: Setting, past: rows.History) -> Next | None:
+    return next_request(
+        setting.line,
+        past.failures,
+        answered_by=past.answered_by,
+        share=setting.session.pk.int % 1000 / 1000,
+    )
+
+
+async def _before_next(hold: Hold, setting: Setting, problem: port.ModelError) -> None:
+    """Tell who is asked next, and wait for the moment; raises the problem where nobody is."""
+    orm = runtime().orm
+    asked = _next(setting, await orm(rows.history, hold.session_id))
+    if asked is None:
+        raise problem
+    said = str(problem)
+    if asked.fell_over:
+        code = "model_fallback"
+        text = f"{said} The model {asked.endpoint.title!r} is asked instead."
+    else:
+        code = "model_retry"
+        text = f"{said} It is asked again in {asked.wait_s:.1f} s (try {asked.attempt})."
+    payload = {"code": code, "text": text, "wait_s": round(asked.wait_s, 3)}
+    await orm(rows.append, hold, Step.Kind.NOTICE, payload)
+    await asyncio.sleep(asked.wait_s)
 
 
 async def _turnover(hold: Hold, past: rows.History, snapshot: Snapshot) -> list[str]:
@@ -272,24 +294,6 @@ def _specs(snapshot: Snapshot) -> list[port.ToolSpec]:
         port.ToolSpec(tool.name, tool.description[:1024], tool.input_schema)
         for tool in snapshot.offered()
     ]
-
-
-def _within_turns(agent: Agent, past: rows.History) -> None:
-    if past.turns_since_message >= agent.max_turns:
-        raise Bound(
-            f"The model took {past.turns_since_message} turns without an answer.",
-            code="turns_exhausted",
-            remedy="Ask for less at once, or raise the agent's turns per message.",
-        )
-
-
-def _within_calls(agent: Agent, past: rows.History, more: int) -> None:
-    if past.calls_since_message + more > agent.max_calls:
-        raise Bound(
-            f"The model asked for more than {agent.max_calls} calls.",
-            code="calls_exhausted",
-            remedy="Ask for less at once, or raise the agent's calls per message.",
-        )
 
 
 async def _call_all(hold: Hold, setting: Setting, begun: Sequence[Step]) -> None:

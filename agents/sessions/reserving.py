@@ -168,6 +168,8 @@ def _reserves(
 async def _as_told(asking: Asking, unit: str) -> int:
     """Return the estimate by what the last turn told; raises `UnknownUsage` where it didn't."""
     last = await runtime().orm(rows.last_turn, asking.session_id)
+    if last and last.get("endpoint", {}).get("id", asking.endpoint.id) != asking.endpoint.id:
+        last = None  # another model's, which counts in its own way
     if last is not None and not last.get("usage_known", True):
         raise UnknownUsage(
             f"The model {asking.endpoint.model!r} didn't tell how many tokens its last turn "

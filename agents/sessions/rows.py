@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from agents.llm import port
 from agents.models import Approval, Inbox, Session, Step
+from agents.sessions.retrying import Failure
 from agents.sessions.runners import Hold, Lost
 from bonobot.ledger.models import AuditRow
 from bonobot.lib.untrusted import storable
@@ -28,6 +29,9 @@ class History:
     last_user_text: str
     # The servers of the last turn, by id with their names; None before the first one.
     servers: dict[str, str] | None = None
+    # Model turns that failed since the last answer or message, and whose answer that was.
+    failures: tuple[Failure, ...] = ()
+    answered_by: str = ""
 
 
 def append(
@@ -199,14 +203,16 @@ def history(session_id: UUID) -> History:
     """Read the conversation from the steps."""
     messages: list[port.Message] = []
     pending: list[Step] = []
+    failures: list[Failure] = []
     turn = turns = calls = 0
-    text = ""
+    text = answered_by = ""
     servers: dict[str, str] | None = None
     for step in Step.objects.filter(session_id=session_id).order_by("seq"):
         if step.state == Step.State.INTENT:
             pending.append(step)
         if step.kind == Step.Kind.MESSAGE:
             text, turns, calls = step.payload["text"], 0, 0
+            failures, answered_by = [], ""
             messages.append(port.user_message(text))
         elif step.kind == Step.Kind.MODEL:
             turn = max(turn, step.turn)
@@ -214,11 +220,33 @@ def history(session_id: UUID) -> History:
             if step.state == Step.State.DONE:
                 messages.append(step.payload["message"])
                 servers = step.payload.get("servers", servers)
+                failures, answered_by = [], step.payload.get("endpoint", {}).get("id", "")
+            elif "retryable" in step.payload:
+                failures.append(_failure(step.payload))
         elif step.kind == Step.Kind.CALL:
             calls += 1
             if step.state != Step.State.INTENT:
                 messages.append(_answer(step))
-    return History(tuple(messages), turn, turns, calls, tuple(pending), text, servers)
+    return History(
+        messages=tuple(messages),
+        turn=turn,
+        turns_since_message=turns,
+        calls_since_message=calls,
+        pending=tuple(pending),
+        last_user_text=text,
+        servers=servers,
+        failures=tuple(failures),
+        answered_by=answered_by,
+    )
+
+
+def _failure(payload: Mapping[str, Any]) -> Failure:
+    return Failure(
+        endpoint_id=payload.get("endpoint", {}).get("id", ""),
+        code=payload.get("code", ""),
+        retryable=payload["retryable"],
+        retry_after=payload.get("retry_after"),
+    )
 
 
 def _answer(step: Step) -> port.Message:

@@ -1,9 +1,11 @@
 """One model turn: reserved before, asked, settled after, written down (FEATURES A10, X5)."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from time import monotonic, perf_counter
+from typing import Any
 from uuid import UUID, uuid4
 
 from agents.governance.limits import actuals
@@ -48,10 +50,12 @@ class Turn:
         number: int,
         instructions: str,
         tools: Sequence[port.ToolSpec],
+        allowed: Callable[[port.Reply], object] = lambda reply: None,
     ) -> tuple[port.Reply, list[Step]]:
         """Ask the model; return its reply, and the steps of the calls that it asks for.
 
-        Raises `ModelError`, and what `reserving.reserve` raises.
+        `allowed` looks at the reply before any of its calls is written, and may raise. Raises
+        `ModelError`, and what `reserving.reserve` raises.
         """
         orm = runtime().orm
         call_id = uuid4()
@@ -77,13 +81,60 @@ class Turn:
             )
         except Problem as problem:
             await self._settle(call_id, "error", began, None, code=problem.code)
-            await orm(rows.finish, self.hold, step, Step.State.FAILED, problem.as_dict(), turns=1)
+            payload = self._failed(problem)
+            await orm(rows.finish, self.hold, step, Step.State.FAILED, payload, turns=1)
             raise
         except asyncio.CancelledError:
             await asyncio.shield(self._settle(call_id, "cancelled", began, None, code="cancelled"))
             raise
         cost = await self._settle(call_id, "ok", began, reply.usage)
+        try:
+            self._says_something(reply)
+            allowed(reply)
+        except Problem as problem:
+            await orm(self._refused, step, reply, cost, problem)
+            raise
         return reply, await orm(self._written, step, reply, cost)
+
+    def _says_something(self, reply: port.Reply) -> None:
+        """Raise `ModelError` (`model_no_answer`) for a reply without text, calls and images."""
+        if reply.text.strip() or reply.calls or reply.images:
+            return
+        why = {
+            "content_filter": "its provider's filter held the answer back",
+            "length": "its longest answer was used up before it said anything",
+        }.get(reply.finish, "it stopped without a word")
+        raise port.ModelError(
+            f"The model {self.endpoint.title!r} answered nothing: {why}.",
+            code="model_no_answer",
+            remedy="Ask in other words, allow longer answers, or choose another model.",
+            retryable=reply.finish not in ("content_filter", "length"),
+        )
+
+    def _failed(self, problem: Problem) -> dict[str, Any]:
+        """Return what the step of a failed turn says: enough to decide who is asked next."""
+        found = problem.as_dict() | {"endpoint": self._who()}
+        if isinstance(problem, port.ModelError):
+            found["retryable"] = problem.retryable
+        return found
+
+    def _who(self) -> dict[str, str]:
+        found = self.endpoint
+        return {"id": found.id, "name": found.title, "kind": found.kind, "model": found.model}
+
+    def _refused(self, step: Step, reply: port.Reply, cost: int, problem: Problem) -> None:
+        """Write that a reply was of no use; what it cost counts all the same."""
+        usage = reply.usage or port.Usage(0, 0)
+        rows.finish(
+            self.hold,
+            step,
+            Step.State.FAILED,
+            self._failed(problem) | {"usage": _told(usage), "cost_microusd": cost},
+            turns=1,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            cost_microusd=cost,
+        )
 
     def _written(self, step: Step, reply: port.Reply, cost: int) -> list[Step]:
         usage = reply.usage or port.Usage(0, 0)
@@ -92,7 +143,8 @@ class Turn:
             "message": reply.message,
             "servers": connected(self.snapshot),
             "finish": reply.finish,
-            "usage": {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens},
+            "endpoint": self._who(),
+            "usage": _told(usage),
             "usage_known": reply.usage is not None,
             "estimated_input_tokens": self._estimate,
             "cost_microusd": cost,
@@ -127,7 +179,12 @@ class Turn:
             decision="allow",
             rule="turn",
             code="",
-            details={"turn": number, "estimated_input_tokens": estimate},
+            details={
+                "turn": number,
+                "estimated_input_tokens": estimate,
+                "endpoint_id": self.endpoint.id,
+                "endpoint": self.endpoint.title,
+            },
             agent_id=snapshot.agent_id,
             agent_name=snapshot.agent_name,
             session_id=self.hold.session_id,
@@ -168,6 +225,12 @@ class Turn:
             )
         )
         return cost
+
+
+def _told(usage: port.Usage) -> dict[str, int]:
+    """Return a usage as a step tells it: what is nothing isn't said, but for the two sums."""
+    said = asdict(usage)
+    return {name: n for name, n in said.items() if n or name in ("input_tokens", "output_tokens")}
 
 
 class _Shown:

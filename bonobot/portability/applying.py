@@ -1,7 +1,7 @@
 """Make a plan true: all of it in one transaction, through the same operations as every surface."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from django.db import transaction
@@ -20,17 +20,14 @@ from agents.registration import (
 )
 from agents.tool_policies import set_policy
 from bonobot.ledger.changes import change
-from bonobot.lib.problems import Problem
+from bonobot.lib.problems import Invalid, Problem
 from bonobot.portability.documents import Wanted
 from bonobot.portability.planning import Plan, Step, make_plan, server_spec
 from bonobot.tenancy.principals import Principal
 from mcp_servers.models import Server
 from mcp_servers.registration import add, alter, remove
 
-_KEPT_BY_ENDPOINTS = (
-    *("name", "kind", "base_url", "model", "allow_private", "timeout_s"),
-    *("input_price", "output_price", "max_tokens"),
-)
+_KEPT_BY_ENDPOINTS = tuple(one.name for one in fields(EndpointSpec) if one.name != "api_key")
 
 
 def apply(
@@ -97,7 +94,17 @@ def _endpoint(principal: Principal, step: Step) -> None:
         return
     row: ModelEndpoint | None = step.row
     kept: dict[str, Any] = {name: getattr(row, name) for name in _KEPT_BY_ENDPOINTS} if row else {}
-    spec = EndpointSpec(**{"name": step.wanted.slug, **kept, **step.wanted.values})
+    said = dict(step.wanted.values)
+    if (behind := said.get("fallback")) is not None:
+        mine = ModelEndpoint.objects.for_organization(principal.organization_id)
+        said["fallback"] = mine.filter(slug=behind).first() if behind else None
+        if behind and said["fallback"] is None:
+            raise Invalid(
+                f"There is no model endpoint {behind!r}.",
+                field="fallback",
+                remedy="Write it under `model_endpoints`, or name one that is there.",
+            )
+    spec = EndpointSpec(**{"name": step.wanted.slug, **kept, **said})
     saved = save_endpoint(principal, spec, row)
     if saved.slug != step.name:
         saved.slug = step.name

@@ -25,6 +25,12 @@ from mcp_servers.portability.yaml_reader import is_yaml, read_documents
 from mcp_servers.pricing import PRICED
 
 VERSION = 1
+_ENDPOINT_TEXTS = (
+    *("name", "kind", "base_url", "model", "api_key", "region", "access_key_id", "api_version"),
+    *("thinking", "fallback", "falls_over"),
+)
+_ENDPOINT_FLAGS = ("allow_private", "native_tools", "sees_images")
+_ENDPOINT_NUMBERS = (*("timeout_s", "input_price", "output_price", "max_tokens", "retries"),)
 SECTIONS = ("bonobot", "model_endpoints", "servers", "agents", "policy")
 # How much of a server an agent gets.
 SHARES = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
@@ -210,10 +216,9 @@ class _Document:
         members = self._members(node, place.path)
         if not _SLUG.fullmatch(slug):
             members.refuse("", "bad_slug", "Use letters, digits, `-` and `_`; at most 64.")
-        values = members.texts_of("name", "kind", "base_url", "model", "api_key")
-        values["allow_private"] = members.flag("allow_private")
-        for name in ("timeout_s", "input_price", "output_price", "max_tokens"):
-            values[name] = members.number(name)
+        values = members.texts_of(*_ENDPOINT_TEXTS)
+        values |= {name: members.flag(name) for name in _ENDPOINT_FLAGS}
+        values |= {name: members.number(name) for name in _ENDPOINT_NUMBERS}
         members.refuse_others(tuple(values))
         if values["api_key"]:
             values["api_key"] = self._filled(members, "api_key", values["api_key"])

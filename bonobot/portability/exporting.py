@@ -6,6 +6,7 @@ from typing import Any
 import yaml
 
 from agents.budgets import WARN_AT, BudgetLine, line_of
+from agents.endpoint_rules import EndpointSpec, chain
 from agents.models import Agent, ModelEndpoint
 from agents.tool_policies import Owner, PolicyText, policy_text
 from bonobot.portability.documents import SHARES, VERSION
@@ -16,6 +17,10 @@ from mcp_servers.exporting import Names, as_client_file, described
 from mcp_servers.models import Server
 from mcp_servers.portability.yaml_reader import stays_text
 
+ENDPOINT_MEMBERS = (
+    *("base_url", "model", "allow_private", "timeout_s"),
+    *("region", "access_key_id", "api_version", "thinking", "sees_images"),
+)
 _LIMITS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute")
 
 
@@ -34,9 +39,10 @@ def configuration(principal: Principal, agent: Agent | None = None) -> dict[str,
     names = Names()
     agents = Agent.objects.for_organization(principal.organization_id)
     endpoints = ModelEndpoint.objects.for_organization(principal.organization_id)
+    endpoints = endpoints.select_related("fallback")
     if agent is not None:
         agents = agents.filter(pk=agent.pk)
-        endpoints = endpoints.filter(pk=agent.model_endpoint_id)
+        endpoints = endpoints.filter(pk__in=[one.pk for one in chain(agent.model_endpoint)])
     found = {
         "bonobot": VERSION,
         "model_endpoints": {row.slug: _endpoint(row, names) for row in endpoints},
@@ -68,13 +74,18 @@ def _endpoint(row: ModelEndpoint, names: Names) -> dict[str, Any]:
     found: dict[str, Any] = {"name": row.name, "kind": row.kind}
     if row.api_key:
         found["api_key"] = names.placeholder(row.slug, "api_key")
-    for name in ("base_url", "model", "allow_private", "timeout_s"):
+    for name in ENDPOINT_MEMBERS:
         if value := getattr(row, name):
             found[name] = value
     # A price of 0 says something else than none.
     for name in ("input_price", "output_price", "max_tokens"):
         if (value := getattr(row, name)) is not None:
             found[name] = value
+    for name in ("native_tools", "retries"):  # 0 and false say something here
+        if (value := getattr(row, name)) != getattr(EndpointSpec, name):
+            found[name] = value
+    if row.fallback:
+        found |= {"fallback": row.fallback.slug, "falls_over": row.falls_over}
     return found
 
 

@@ -79,12 +79,29 @@ def make_plan(principal: Principal, wanted: Wanted, *, prune: bool = False) -> P
     return Plan(steps=steps, problems=(*wanted.problems, *planning.problems))
 
 
+def _behind(known: Mapping[str, WantedEndpoint], slug: str) -> int:
+    """Return how many of the file's endpoints stand behind one: those are made first."""
+    found = 0
+    while (slug := str(known[slug].values.get("fallback", ""))) in known and found <= len(known):
+        found += 1
+    return found
+
+
+def _stored(row: ModelEndpoint, name: str) -> object:
+    if name == "api_key":
+        return row.api_key.open()
+    if name == "fallback":
+        return row.fallback.slug if row.fallback else ""
+    return getattr(row, name)
+
+
 class _Planning:
     def __init__(self, principal: Principal, wanted: Wanted, prune: bool) -> None:
         self._principal, self._wanted, self._prune = principal, wanted, prune
         self.problems: list[Problem] = []
         organization = principal.organization_id
         endpoints = ModelEndpoint.objects.for_organization(organization)
+        endpoints = endpoints.select_related("fallback")
         self._endpoints = {row.slug: row for row in endpoints}
         pool = Server.objects.for_organization(organization).pool().prefetch_related("secrets")
         self._servers = {row.name: row for row in pool}
@@ -92,17 +109,14 @@ class _Planning:
         self._agents = {row.slug: row for row in agents}
 
     def endpoints(self) -> Iterator[Step]:
-        for slug, wanted in self._wanted.endpoints.items():
-            yield self._endpoint(wanted, self._endpoints.get(slug))
+        known = self._wanted.endpoints
+        for slug in sorted(known, key=lambda one: _behind(known, one)):
+            yield self._endpoint(known[slug], self._endpoints.get(slug))
 
     def _endpoint(self, wanted: WantedEndpoint, row: ModelEndpoint | None) -> Step:
         if row is None:
             return Step(kind="model_endpoint", name=wanted.slug, action="create", wanted=wanted)
-        changed = [
-            name
-            for name, value in wanted.values.items()
-            if (row.api_key.open() if name == "api_key" else getattr(row, name)) != value
-        ]
+        changed = [name for name, value in wanted.values.items() if _stored(row, name) != value]
         return _step("model_endpoint", wanted.slug, changed, wanted, row)
 
     def servers(self) -> Iterator[Step]:

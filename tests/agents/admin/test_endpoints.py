@@ -19,6 +19,8 @@ OPENAI: dict[str, Any] = {
     "model": "big-1",
     "key": "geheim",
     "timeout_s": "60",
+    "retries": "2",
+    "falls_over": "unavailable",
 }
 
 

@@ -1,131 +1,73 @@
-"""A small server that speaks the OpenAI wire over real sockets, and remembers what arrived.
+"""A provider that speaks the OpenAI chat completions wire."""
 
-Each request takes the next answer of the script. It listens on 127.0.0.1 at a free port and runs
-on the test's own loop.
-"""
-
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
+from tests.agents.llm.serving import (
+    Arrived,
+    FakeProvider,
+    Refuses,
+    Said,
+    Says,
+    Served,
+    Waits,
+    events,
+    fragments,
+    serve,
+    whole,
+)
+
+__all__ = ["FakeOpenAI", "Refuses", "Says", "Waits", "openai_server"]
 
 
-@dataclass(frozen=True)
-class Says:
-    """An answer: text and calls, whole or in fragments when the request asks for a stream.
+class FakeOpenAI(FakeProvider):
+    """OpenAI's chat completions."""
 
-    `calls` are (id, name, arguments as text). `cut` ends the stream in the middle: "closed" breaks
-    the connection, "ended" just stops without a finish reason.
-    """
+    base = "/v1"
 
-    text: str = ""
-    calls: tuple[tuple[str, str, str], ...] = ()
-    usage: dict[str, Any] | None = field(
-        default_factory=lambda: {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
-    )
-    finish: str | None = None
-    reasoning: str = ""
-    cut: str = ""
+    def served(self, path: str, said: dict[str, Any], step: Says) -> Served:
+        """Return the answer, whole or streamed."""
+        return events(_events(step)) if said.get("stream") else whole(_whole(step))
 
-
-@dataclass(frozen=True)
-class Refuses:
-    """An error answer."""
-
-    status: int
-    body: Any = None
-    headers: dict[str, str] = field(default_factory=dict)
+    def read(self, at: int = -1) -> Arrived:
+        """Return what a request said."""
+        request = self.requests[at]
+        messages = request["messages"]
+        system = [m["content"] for m in messages if m["role"] == "system"]
+        tools = {t["function"]["name"]: t["function"] for t in request.get("tools", ())}
+        return Arrived(
+            system="\n".join(system),
+            tools={name: tool["parameters"] for name, tool in tools.items()},
+            said=[one for message in messages for one in _said(message)],
+        )
 
 
-@dataclass(frozen=True)
-class Waits:
-    """No answer until the server is told to go on (then the one to give), or the client leaves."""
-
-    release: asyncio.Event = field(default_factory=asyncio.Event)
-    then: Says | None = None
-
-
-# What to say to a request, by its body.
-Speaks = Callable[[dict[str, Any]], Says]
-
-
-@dataclass
-class FakeOpenAI:
-    """The script to follow (or, without one, who speaks), and what arrived so far."""
-
-    script: list[Says | Refuses | Waits] = field(default_factory=list)
-    speaks: Speaks | None = None
-    requests: list[dict[str, Any]] = field(default_factory=list)
-    raw: list[bytes] = field(default_factory=list)
-    headers: list[dict[str, str]] = field(default_factory=list)
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    left: asyncio.Event = field(default_factory=asyncio.Event)
-    url: str = ""
-
-    async def answer(self, request: Request) -> Response:
-        """Remember the request and follow the script."""
-        raw = await request.body()
-        self.raw.append(raw)
-        self.requests.append(json.loads(raw))
-        self.headers.append(dict(request.headers))
-        self.arrived.set()
-        step = self.speaks(self.requests[-1]) if self.speaks else self.script.pop(0)
-        if isinstance(step, Waits):
-            refused = await self._wait(request, step)
-            if step.then is None:
-                return refused
-            step = step.then
-        if isinstance(step, Refuses):
-            if isinstance(step.body, str):
-                return PlainTextResponse(step.body, step.status, step.headers)
-            return JSONResponse(step.body or {}, step.status, step.headers)
-        if self.requests[-1].get("stream"):
-            return StreamingResponse(_events(step), media_type="text/event-stream")
-        return JSONResponse(_whole(step))
-
-    async def _wait(self, request: Request, step: Waits) -> Response:
-        released = asyncio.ensure_future(step.release.wait())
-        gone = asyncio.ensure_future(request.receive())
-        await asyncio.wait({released, gone}, return_when=asyncio.FIRST_COMPLETED)
-        self.left.set()
-        released.cancel()
-        gone.cancel()
-        return JSONResponse({}, 503)
-
-
-@asynccontextmanager
-async def openai_server(*script: Says | Refuses | Waits) -> AsyncIterator[FakeOpenAI]:
+def openai_server(*script: Says | Refuses | Waits) -> Any:
     """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
-    fake = FakeOpenAI(script=list(script))
-    app = Starlette(routes=[Route("/v1/chat/completions", fake.answer, methods=["POST"])])
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off")
-    server = uvicorn.Server(config)
-    started = asyncio.Event()
-    startup = server.startup
+    return serve(FakeOpenAI(script=list(script)))
 
-    async def starting(sockets: Any = None) -> None:
-        await startup(sockets)
-        started.set()
 
-    server.startup = starting  # type: ignore[method-assign]
-    async with asyncio.timeout(30):
-        task = asyncio.create_task(server._serve(), name="fake openai")
-        await started.wait()
-        port = server.servers[0].sockets[0].getsockname()[1]
-        fake.url = f"http://127.0.0.1:{port}/v1"
-        try:
-            yield fake
-        finally:
-            server.should_exit = True
-            await task
+def _said(message: dict[str, Any]) -> list[Said]:
+    content = message.get("content")
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+    text = "".join(part["text"] for part in parts if part["type"] == "text")
+    images = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+    match message["role"]:
+        case "tool":
+            return [Said("result", text, id=message["tool_call_id"])]
+        case "assistant":
+            thought = message.get("reasoning_content")
+            found = [Said("thought", thought)] if thought else []
+            found += [Said("model", text)] if text else []
+            for call in message.get("tool_calls", ()):
+                function = call["function"]
+                found.append(Said("call", function["arguments"], call["id"], function["name"]))
+            return found
+        case "user":
+            return [*([Said("user", text)] if text else []), *(Said("image", u) for u in images)]
+        case _:
+            return []
 
 
 def _whole(step: Says) -> dict[str, Any]:
@@ -149,7 +91,7 @@ def _whole(step: Says) -> dict[str, Any]:
 
 async def _events(step: Says) -> AsyncIterator[bytes]:
     deltas = [{"reasoning_content": step.reasoning}] if step.reasoning else []
-    deltas += [{"role": "assistant", "content": piece} for piece in _fragments(step.text)]
+    deltas += [{"role": "assistant", "content": piece} for piece in fragments(step.text)]
     deltas += _call_deltas(step.calls)
     if step.cut:
         deltas = deltas[: -len(deltas) // 3]
@@ -171,7 +113,7 @@ def _call_deltas(calls: Sequence[tuple[str, str, str]]) -> list[dict[str, Any]]:
         {"index": at, "id": id_, "type": "function", "function": {"name": name}}
         for at, (id_, name, _) in enumerate(calls)
     ]
-    rest = [_fragments(arguments) for _, _, arguments in calls]
+    rest = [fragments(arguments) for _, _, arguments in calls]
     for turn in range(max(map(len, rest), default=0)):
         deltas += [
             {"index": at, "function": {"arguments": pieces[turn]}}
@@ -195,8 +137,4 @@ def _event(delta: dict[str, Any] | None, finish: str | None = None, usage: Any =
 
 
 def _finish(step: Says) -> str:
-    return step.finish or ("tool_calls" if step.calls else "stop")
-
-
-def _fragments(text: str) -> Sequence[str]:
-    return [text[start : start + 4] for start in range(0, len(text), 4)]
+    return step.reason

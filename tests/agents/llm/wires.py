@@ -1,0 +1,118 @@
+"""Every provider's wire by one name: how it is served, and how an endpoint reaches it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from agents.llm.port import (
+    Endpoint,
+    Kind,
+    Message,
+    ModelError,
+    Reply,
+    ToolSpec,
+    close,
+    model_for,
+    user_message,
+)
+from tests.agents.llm.anthropic_server import anthropic_server
+from tests.agents.llm.openai_server import openai_server
+from tests.agents.llm.serving import FakeProvider, Refuses, Says, Waits
+
+KEY = "made-up-key-0123456789"
+
+
+@dataclass(frozen=True)
+class Wire:
+    """One wire: its kind of endpoint, its server, and what the endpoint needs besides."""
+
+    kind: Kind
+    server: Callable[..., Any]
+    model: str
+    # What an error answer looks like.
+    error: Callable[[int, str], Any]
+    more: dict[str, Any] = field(default_factory=dict)
+    keeps_bad_arguments: bool = True
+    signs: bool = True
+    # What the wire's specification doesn't leave out.
+    requires_usage: bool = False
+
+    def __str__(self) -> str:
+        return self.kind
+
+
+def _openai_error(status: int, words: str) -> Any:
+    return {"error": {"message": words, "type": "error", "code": None, "param": None}}
+
+
+def _anthropic_error(status: int, words: str) -> Any:
+    kinds = {429: "rate_limit_error", 401: "authentication_error", 404: "not_found_error"}
+    kind = kinds.get(status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": words}}
+
+
+OPENAI = Wire("openai", openai_server, "some-model", _openai_error, signs=False)
+ANTHROPIC = Wire(
+    "anthropic", anthropic_server, "claude-opus-4-8", _anthropic_error, requires_usage=True
+)
+WIRES = (OPENAI, ANTHROPIC)
+
+every_wire = pytest.mark.parametrize("wire", WIRES, ids=str)
+both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+
+
+@asynccontextmanager
+async def provider(wire: Wire, *script: Says | Refuses | Waits) -> AsyncIterator[FakeProvider]:
+    """Serve a script on a wire, and close what was opened to it."""
+    async with wire.server(*script) as fake:
+        try:
+            yield fake
+        finally:
+            await close()
+
+
+def at(wire: Wire, fake: FakeProvider, **more: Any) -> Endpoint:
+    """Return the endpoint of a served wire."""
+    known = {"base_url": fake.url, "api_key": KEY, "model": wire.model, "allow_private": True}
+    return Endpoint(wire.kind, **(known | {"timeout_s": 30.0} | wire.more | more))
+
+
+async def ask(
+    wire: Wire,
+    fake: FakeProvider,
+    messages: list[Message],
+    *,
+    stream: bool = False,
+    tools: tuple[ToolSpec, ...] = (),
+    **more: Any,
+) -> tuple[Reply, list[str]]:
+    """Ask once; return the reply and what was heard of it meanwhile."""
+    heard: list[str] = []
+
+    async def listen(text: str) -> None:
+        heard.append(text)
+
+    reply = await model_for(at(wire, fake, **more)).request(
+        messages, instructions="Be brief.", tools=tools, on_text=listen if stream else None
+    )
+    return reply, heard
+
+
+async def fails(wire: Wire, fake: FakeProvider, messages: list[Message], **more: Any) -> ModelError:
+    """Ask, and return how it failed."""
+    with pytest.raises(ModelError) as caught:
+        await ask(wire, fake, messages, **more)
+    assert KEY not in str(caught.value)
+    return caught.value
+
+
+async def outcome(wire: Wire, fake: FakeProvider, *, stream: bool) -> str | None:
+    """Ask, and return the code of the failure, or what was said: None where it was nothing."""
+    try:
+        reply, _ = await ask(wire, fake, [user_message("hi")], stream=stream)
+    except ModelError as error:
+        return error.code
+    return reply.text or (None if not reply.calls and reply.usage is None else "something")
