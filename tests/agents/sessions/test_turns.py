@@ -41,6 +41,7 @@ def endpoint(acme, helper, fake):
             allow_private=True,
             input_price=2_000_000,
             output_price=10_000_000,
+            retries=0,
         ),
     )
     helper.model_endpoint = made

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agents.models import Agent
+from agents.registration import EndpointSpec, save_endpoint
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Role
@@ -113,6 +114,13 @@ CALLS: Mapping[str, Call] = {
     "mcp test": Call(("docs",), ("nothing",)),
     "mcp test-tool": Call(("docs", "echo"), ("docs", "nothing"), "unknown_tool"),
     "mcp tools": Call(("docs",), ("docs", "--enable", "nothing"), "unknown_tool", reads=True),
+    "models add": Call(
+        ("new-#", "--kind", "anthropic", "--model", "claude"),
+        ("new", "--kind", "offline", "--fallback", "nothing"),
+    ),
+    "models list": Call((), NOBODY, reads=True),
+    "models remove": Call(("spare-#",), ("nothing",)),
+    "models set": Call(("offline", "--timeout", "60"), ("nothing",)),
     "notices channels": Call((), NOBODY, reads=True),
     "notices list": Call((), NOBODY, reads=True),
     "notices retry": Call(("@notice",), ("nothing",)),
@@ -163,6 +171,7 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
     casting.ready(where, casting.http_server(where, url, "docs"), casting.agent(where))
     for number in range(4):
         desk.web_server(where, f"spare-{number}")
+        save_endpoint(boss, EndpointSpec(name=f"spare-{number}", kind="offline"))
     signing_in = {"type": "oauth2", "grant": "authorization_code"}
     config = {"url": "https://mcp.example.com/mcp"}
     add(

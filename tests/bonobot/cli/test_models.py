@@ -1,0 +1,41 @@
+"""`bonobot models`: endpoints are added, changed, listed and removed; keys are never shown."""
+
+from agents.models import ModelEndpoint
+from bonobot.lib.masking import MASK
+
+ADD = ("models", "add", "Claude", "--kind", "anthropic", "--model", "claude-opus-5", "--json")
+
+
+def test_one_is_added_with_a_key_of_the_environment(bonobot, monkeypatch):
+    monkeypatch.setenv("CLAUDE_KEY", "geheim")
+    ran = bonobot(*ADD, "--key", "${CLAUDE_KEY}", "--sees-images", "--thinking", "high")
+    assert ran.status == 0
+    assert ran.json["api_key"] == MASK
+    assert (ran.json["sees_images"], ran.json["thinking"]) == (True, "high")
+    endpoint = ModelEndpoint.objects.get()
+    assert endpoint.api_key.open() == "geheim"
+    assert "geheim" not in ran.out + bonobot("models", "list").out
+
+
+def test_what_is_not_said_stays(bonobot):
+    bonobot(*ADD, "--key", "geheim", "--retries", "5")
+    bonobot("models", "add", "Local", "--kind", "offline")
+    ran = bonobot("models", "set", "claude", "--fallback", "local", "--json")
+    assert (ran.json["fallback"], ran.json["retries"]) == ("local", 5)
+    ran = bonobot("models", "set", "claude", "--no-native-tools", "--fallback", "", "--json")
+    assert (ran.json["fallback"], ran.json["native_tools"]) == (None, False)
+    assert ModelEndpoint.objects.get(slug="claude").api_key.open() == "geheim"
+
+
+def test_what_cannot_be_is_refused_with_its_field(bonobot):
+    ran = bonobot("models", "add", "Far", "--kind", "bedrock", "--model", "m", "--json")
+    assert (ran.status, ran.error["field"]) == (1, "region")
+    ran = bonobot("models", "set", "nobody", "--json")
+    assert (ran.status, ran.error["code"]) == (1, "not_found")
+
+
+def test_one_that_nothing_uses_is_removed(bonobot):
+    bonobot(*ADD)
+    assert bonobot("models", "remove", "claude", "--json").json["slug"] == "claude"
+    assert not ModelEndpoint.objects.exists()
+    assert bonobot("models", "list", "--json").json == []
