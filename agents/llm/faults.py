@@ -173,8 +173,10 @@ def _quote(said: str, endpoint: Endpoint) -> str:
 def _said(error: BaseException) -> str:
     body = error.body if isinstance(error, ModelAPIError) else None
     if isinstance(body, dict):
-        inner = body.get("error", body)
-        message = inner.get("message") if isinstance(inner, dict) else inner
+        inner = body.get("error") or body.get("Error") or body
+        message = inner
+        if isinstance(inner, dict):
+            message = inner.get("message") or inner.get("Message")
         return message if isinstance(message, str) else ""
     if isinstance(body, str):
         return body

@@ -18,7 +18,7 @@ from tests.agents.llm.serving import (
     whole,
 )
 
-__all__ = ["FakeOpenAI", "Refuses", "Says", "Waits", "openai_server"]
+__all__ = ["FakeAzure", "FakeOpenAI", "Refuses", "Says", "Waits", "azure_server", "openai_server"]
 
 
 class FakeOpenAI(FakeProvider):
@@ -46,6 +46,23 @@ class FakeOpenAI(FakeProvider):
 def openai_server(*script: Says | Refuses | Waits) -> Any:
     """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
     return serve(FakeOpenAI(script=list(script)))
+
+
+class FakeAzure(FakeOpenAI):
+    """The same wire at Azure, by deployment and dated version."""
+
+    base = ""
+
+    def served(self, path: str, said: dict[str, Any], step: Says) -> Served:
+        """Return the answer, whole or streamed."""
+        if not (path.startswith("/openai/deployments/") and path.endswith("/chat/completions")):
+            raise AssertionError(f"asked for {path}")
+        return super().served(path, said, step)
+
+
+def azure_server(*script: Says | Refuses | Waits) -> Any:
+    """Serve a script on a free port; `url` is the base URL to give to an endpoint."""
+    return serve(FakeAzure(script=list(script)))
 
 
 def _said(message: dict[str, Any]) -> list[Said]:

@@ -201,7 +201,8 @@ async def test_a_stream_cut_in_the_middle_is_no_answer(
         with pytest.raises(ModelError) as caught:
             await model_for(at(wire, fake)).request(HI, tools=TOOLS, on_text=listen)
     assert (caught.value.code, caught.value.retryable) == ("model_bad_answer", True)
-    assert "".join(heard) == "Some text first"
+    assert heard
+    assert "Some text first".startswith("".join(heard))
 
 
 @every_wire

@@ -19,7 +19,10 @@ from agents.llm.port import (
     user_message,
 )
 from tests.agents.llm.anthropic_server import anthropic_server
-from tests.agents.llm.openai_server import openai_server
+from tests.agents.llm.bedrock_server import bedrock_server
+from tests.agents.llm.google_server import google_server
+from tests.agents.llm.openai_server import azure_server, openai_server
+from tests.agents.llm.responses_server import responses_server
 from tests.agents.llm.serving import FakeProvider, Refuses, Says, Waits
 
 KEY = "made-up-key-0123456789"
@@ -54,11 +57,53 @@ def _anthropic_error(status: int, words: str) -> Any:
     return {"type": "error", "error": {"type": kind, "message": words}}
 
 
+def _google_error(status: int, words: str) -> Any:
+    kinds = {
+        400: "INVALID_ARGUMENT",
+        401: "UNAUTHENTICATED",
+        404: "NOT_FOUND",
+        429: "RESOURCE_EXHAUSTED",
+        503: "UNAVAILABLE",
+    }
+    return {"error": {"code": status, "message": words, "status": kinds.get(status, "INTERNAL")}}
+
+
+def _bedrock_error(status: int, words: str) -> Any:
+    kinds = {
+        400: "ValidationException",
+        401: "UnrecognizedClientException",
+        404: "ResourceNotFoundException",
+        429: "ThrottlingException",
+        500: "InternalServerException",
+        503: "ServiceUnavailableException",
+    }
+    return {"__type": kinds[status], "message": words}
+
+
 OPENAI = Wire("openai", openai_server, "some-model", _openai_error, signs=False)
+RESPONSES = Wire("responses", responses_server, "gpt-5-mini", _openai_error)
+AZURE = Wire(
+    "azure",
+    azure_server,
+    "gpt-5-mini",
+    _openai_error,
+    more={"api_version": "2024-10-21"},
+    signs=False,
+)
 ANTHROPIC = Wire(
     "anthropic", anthropic_server, "claude-opus-4-8", _anthropic_error, requires_usage=True
 )
-WIRES = (OPENAI, ANTHROPIC)
+GOOGLE = Wire(
+    "google", google_server, "gemini-3-pro-preview", _google_error, keeps_bad_arguments=False
+)
+BEDROCK = Wire(
+    "bedrock",
+    bedrock_server,
+    "eu.anthropic.claude-opus-4-6-v1",
+    _bedrock_error,
+    more={"region": "eu-central-1", "access_key_id": "AKIAMADEUP"},
+)
+WIRES = (OPENAI, RESPONSES, AZURE, ANTHROPIC, GOOGLE, BEDROCK)
 
 every_wire = pytest.mark.parametrize("wire", WIRES, ids=str)
 both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
