@@ -21,6 +21,8 @@ from tests.agents.llm.serving import (
 )
 
 SIGNATURE = base64.b64encode(b"signed by google").decode()
+# What Google documents for calls whose signature is another model's.
+UNSIGNED = base64.b64encode(b"skip_thought_signature_validator").decode()
 FINISHES = {
     "stop": "STOP",
     "tool_calls": "STOP",
@@ -65,7 +67,7 @@ def google_server(*script: Says | Refuses | Waits) -> Any:
 
 
 def _said(role: str, part: dict[str, Any]) -> list[Said]:
-    signed = part.get("thoughtSignature", "")
+    signed = part.get("thoughtSignature", "").replace(UNSIGNED, "")
     found = [Said("thought", part.get("text", ""), id=signed)] if signed else []
     if part.get("thought"):
         return found or [Said("thought", part["text"])]
@@ -76,7 +78,8 @@ def _said(role: str, part: dict[str, Any]) -> list[Said]:
         given = part["functionResponse"]
         text = next(iter(given["response"].values()))
         found.append(Said("result", str(text), given.get("id", ""), given["name"]))
-        found += [Said("image", inner["inlineData"]["data"]) for inner in given.get("parts", ())]
+        inner = [one.get("inlineData") or one["inline_data"] for one in given.get("parts", ())]
+        found += [Said("image", one["data"]) for one in inner]
     elif "inlineData" in part:
         found.append(Said("image", part["inlineData"]["data"]))
     elif part.get("text"):
