@@ -41,7 +41,8 @@ class Memory:
     def learn(self, needs: Needs, after: State) -> None:
         """Remember how a group's commit left the rows."""
         known = self._state
-        if sum(map(len, (known.cells, known.rates, known.flows, known.closable))) > MOST:
+        held = len(known.cells) + len(known.rates) + len(known.flows) + len(known.closable)
+        if held > MOST:
             known = self._state = _nothing()
         known.tips |= after.tips
         known.cells |= after.cells

@@ -11,7 +11,12 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.sealed import SealedTextField
 from bonobot.tenancy.roles import Role
-from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet, OrganizationModel
+from bonobot.tenancy.scoped import (
+    Governed,
+    GovernedModel,
+    GovernedQuerySet,
+    OrganizationModel,
+)
 
 ROLE_CHOICES = [(role.value, role.value) for role in Role]
 MOST_APPROVAL_HOURS = 720
@@ -23,7 +28,7 @@ class User(AbstractUser):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
 
 
-class OrganizationQuerySet(models.QuerySet):
+class OrganizationQuerySet(GovernedQuerySet):
     """Organizations as a person sees them."""
 
     def of_user(self, user: User) -> "OrganizationQuerySet":
@@ -33,7 +38,7 @@ class OrganizationQuerySet(models.QuerySet):
         return self.filter(memberships__user=user)
 
 
-class Organization(models.Model):
+class Organization(Governed):
     """The tenant: every other row belongs to one, and nothing crosses.
 
     While `halted_at` is set, nothing of it runs and no call is made (the kill switch).
@@ -63,7 +68,7 @@ class Organization(models.Model):
         help_text=_("Of all agents and tokens together; 0: no limit, empty: as the settings say."),
     )
 
-    objects = OrganizationQuerySet.as_manager()
+    objects: ClassVar = OrganizationQuerySet.as_manager()
 
     class Meta:
         ordering = ("name",)
@@ -72,6 +77,15 @@ class Organization(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @classmethod
+    def organizations_of(cls, rows: models.QuerySet) -> set[uuid.UUID]:
+        """Return the organizations themselves."""
+        return set(rows.order_by().values_list("pk", flat=True))
+
+    def governed(self) -> set[uuid.UUID]:
+        """Return itself; while it is being made, nothing was decided yet."""
+        return set() if self._state.adding else {self.pk}
 
 
 class Membership(GovernedModel):

@@ -58,7 +58,7 @@ class GovernedQuerySet(ScopedQuerySet):
         if model.observed_fields.issuperset(values):
             return super().update(**values)
         with transaction.atomic(using=self.db):
-            touched = self._organizations()
+            touched = model.organizations_of(self)
             count = super().update(**values)
             _bump_all(touched)
             return count
@@ -66,7 +66,8 @@ class GovernedQuerySet(ScopedQuerySet):
     def delete(self) -> tuple[int, dict[str, int]]:
         """Delete the rows and bump their organizations."""
         with transaction.atomic(using=self.db):
-            touched = self._organizations()
+            model: Any = self.model
+            touched = model.organizations_of(self)
             outcome = super().delete()
             _bump_all(touched)
             return outcome
@@ -76,11 +77,8 @@ class GovernedQuerySet(ScopedQuerySet):
         objs = list(objs)
         with transaction.atomic(using=self.db):
             created = super().bulk_create(objs, *args, **kwargs)
-            _bump_all({obj.organization_id for obj in objs})
+            _bump_all({one for obj in objs for one in obj.governed()})
             return created
-
-    def _organizations(self) -> set[uuid.UUID]:
-        return set(self.order_by().values_list("organization_id", flat=True).distinct())
 
 
 def _bump_all(organizations: Iterable[uuid.UUID]) -> None:
@@ -105,8 +103,8 @@ class OrganizationModel(models.Model):
         abstract = True
 
 
-class GovernedModel(OrganizationModel):
-    """A row that decisions depend on.
+class Governed(models.Model):
+    """A row that decisions depend on, of one organization or of several.
 
     `observed_fields` names the columns that are mere observations (health, last use): writing only
     those with `update` or `save(update_fields=…)` changes no decision and bumps nothing.
@@ -126,12 +124,33 @@ class GovernedModel(OrganizationModel):
             super().save(*args, **kwargs)
             return
         with transaction.atomic():
+            touched = self.governed()
             super().save(*args, **kwargs)
-            bump(self.organization_id)
+            _bump_all(touched)
 
     def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
         """Delete, with what cascades, and bump."""
         with transaction.atomic():
+            touched = self.governed()
             outcome = super().delete(*args, **kwargs)
-            bump(self.organization_id)
+            _bump_all(touched)
             return outcome
+
+    @classmethod
+    def organizations_of(cls, rows: models.QuerySet) -> set[uuid.UUID]:
+        """Return the organizations whose decisions depend on some rows (a query)."""
+        return set(rows.order_by().values_list("organization_id", flat=True).distinct())
+
+    def governed(self) -> set[uuid.UUID]:
+        """Return the organizations whose decisions depend on this row."""
+        organization_id: uuid.UUID = self.organization_id  # type: ignore[attr-defined]  # or overridden
+        return {organization_id}
+
+
+class GovernedModel(OrganizationModel, Governed):
+    """A row that decisions depend on and that belongs to exactly one organization."""
+
+    objects: ClassVar = GovernedQuerySet.as_manager()
+
+    class Meta:
+        abstract = True

@@ -1,13 +1,17 @@
 """Preset: a ready server entry that a person completes and adds."""
 
 import uuid
+from typing import ClassVar
 
+from django.apps import apps
 from django.core.validators import URLValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.tenancy.scoped import Governed, GovernedQuerySet
 
-class PresetQuerySet(models.QuerySet):
+
+class PresetQuerySet(GovernedQuerySet):
     """Presets as an organization sees them."""
 
     def offered_to(self, organization_id: uuid.UUID) -> "PresetQuerySet":
@@ -25,7 +29,7 @@ class PresetQuerySet(models.QuerySet):
         return self.filter(organization__isnull=True)
 
 
-class Preset(models.Model):
+class Preset(Governed):
     """A platform preset (no organization; loaded from the catalogue) or an organization's own.
 
     `endpoint_config` may hold `${PARAMETER}`; `parameters` describes each one. `proof` says why we
@@ -33,7 +37,10 @@ class Preset(models.Model):
     `resolution` is what a registry said of the package when it was asked last: `state`, `detail`,
     `asked_at`; empty until then. `replaces` names what it stands in for: names in use elsewhere
     that don't exist. `catalogue` is the digest of the file that a platform row was loaded from.
+    A server's tools are labelled by what its preset says of them: decisions depend on it.
     """
+
+    observed_fields: ClassVar[frozenset[str]] = frozenset({"resolution"})
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     organization = models.ForeignKey(
@@ -62,7 +69,7 @@ class Preset(models.Model):
     catalogue = models.CharField(max_length=64, blank=True, default="", editable=False)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
 
-    objects = PresetQuerySet.as_manager()
+    objects: ClassVar = PresetQuerySet.as_manager()
 
     class Meta:
         ordering = ("category", "name")
@@ -81,6 +88,19 @@ class Preset(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @classmethod
+    def organizations_of(cls, rows: models.QuerySet) -> set[uuid.UUID]:
+        """Return the organizations that have servers made from some presets (a query)."""
+        server = apps.get_model("mcp_servers", "Server")
+        made = server._default_manager.filter(preset__in=rows.order_by().values("pk"))
+        return set(made.values_list("organization_id", flat=True).distinct())
+
+    def governed(self) -> set[uuid.UUID]:
+        """Return the organizations that have servers made from it (a query, once it is stored)."""
+        if self._state.adding:
+            return set()
+        return self.organizations_of(type(self)._default_manager.filter(pk=self.pk))
 
     @property
     def gone(self) -> bool:
