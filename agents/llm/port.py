@@ -208,9 +208,11 @@ def model_for(endpoint: Endpoint) -> Model:
         from agents.llm.offline import OfflineModel
 
         return OfflineModel()
+    from agents.llm.described import DescribedTools
     from agents.llm.direct import DirectModel
 
-    return DirectModel(endpoint)
+    model = DirectModel(endpoint)
+    return model if endpoint.native_tools else DescribedTools(model)
 
 
 async def close() -> None:
