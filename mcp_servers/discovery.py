@@ -119,7 +119,7 @@ async def _readings(server: Server, survey: Survey) -> Readings:
 def _unread(server: Server, survey: Survey) -> tuple[dict[Key, Any], Around]:
     """Return the declarations that nobody has read, and the names around them (two queries)."""
     known = {(row.kind, row.name): row for row in server.definitions.defer("payload", "pinned")}
-    unread = {
+    unread: dict[Key, Any] = {
         (item.kind, item.name): item.payload
         for item in survey.items
         if len(item.name) <= NAME_LENGTH

@@ -2,18 +2,24 @@
 
 import re
 from collections.abc import Collection, Iterator
-from typing import Any
+from typing import Any, Final
 
 from bonobot.lib.untrusted import visible
 from mcp_servers.json_paths import step
 from mcp_servers.scanning.characters import hidden
 from mcp_servers.scanning.findings import Finding, Tier
-from mcp_servers.scanning.instructions import named, orders
+from mcp_servers.scanning.instructions import ENOUGH, named, orders
+from mcp_servers.scanning.parameters import asked
 
 MOST_FINDINGS = 50
 _AROUND = 24
 _LONGEST_EXCERPT = 160
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]{5,127}")
+# What a parameter may be is no prose: it has no reason for half an order.
+_VALUE: Final = re.compile(
+    r"Schema\b.*\.(?:default|const|pattern|title|\$comment|(?:enum|examples)\[\d+\])$"
+)
+ENOUGH_OF_A_VALUE: Final = 0.6
 # `search` is a word; `create_issue` is a name.
 _DISTINCT = re.compile(r"[A-Za-z0-9][_-][A-Za-z0-9]|[a-z][A-Z]", re.A)
 
@@ -29,6 +35,11 @@ def scan(
     found: dict[tuple[str, str], Finding] = {}
     foreign = frozenset(name for name in peers if len(name) >= 6 and _DISTINCT.search(name))
     foreign -= frozenset(own)
+    for path, name in asked(payload):
+        shown = visible(name, _LONGEST_EXCERPT)
+        found["asks_for_context", path] = Finding(
+            "soft", "asks_for_context", path, shown, 0, len(name)
+        )
     for path, text in _strings(payload):
         for finding in (*_hidden(path, text), *_spoken(path, text), *_named(path, text, foreign)):
             found.setdefault((finding.rule, finding.path), finding)
@@ -47,7 +58,8 @@ def _hidden(path: str, text: str) -> Iterator[Finding]:
 def _spoken(path: str, text: str) -> Iterator[Finding]:
     """Yield what gives orders: a sentence, or an identifier read as words."""
     identifier = path.endswith("(key)") or " " not in text
-    for order in (*orders(text), *(named(text[:512]) if identifier else ())):
+    enough = ENOUGH_OF_A_VALUE if _VALUE.search(path) else ENOUGH
+    for order in (*orders(text, enough=enough), *(named(text[:512]) if identifier else ())):
         tier: Tier = "hard" if order.disguise else "soft"
         shown = visible(text[order.start : order.end], _LONGEST_EXCERPT)
         yield Finding(tier, order.disguise or order.rule, path, shown, order.start, order.end)

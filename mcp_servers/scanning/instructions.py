@@ -26,6 +26,7 @@ TONE: Final = 0.25
 MOST_TONE: Final = 0.3
 # Legal in JSON, and no pattern can read them.
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
+_CLOSED: Final = frozenset("\"'`\u201d\u2019\u00bb")
 _OPAQUE: Final = ("encoded_", "hidden_")
 # Pieces of a text that speak for themselves; other layers are the whole text in another reading.
 _PARTS: Final = ("encoded_base", "encoded_hex", "encoded_codes", "encoded_binary", "hidden_")
@@ -69,13 +70,13 @@ def _orders(text: str, said: Signals, enough: float) -> list[Order]:
     if len(text) < SHORTEST:
         return []
     hits = said.of(fold(text))
-    plain = _windows(text, hits, enough)
-    near = bool(plain or _windows(text, hits, ENOUGH_HIDDEN))
+    plain = _windows(text, hits, enough, said)
+    near = bool(plain or _windows(text, hits, ENOUGH_HIDDEN, said))
     found: list[Order] = []
     for layer in layers(text):
         needed = enough if near and not layer.rule.startswith(_OPAQUE) else ENOUGH_HIDDEN
         inner = said.of(fold(layer.text))
-        seen = _windows(layer.text, inner, needed)
+        seen = _windows(layer.text, inner, needed, said)
         whole = not layer.rule.startswith(_PARTS)
         # What was there plainly is no news.
         if not seen or (whole and plain and _weighed(inner)[0] <= _weighed(hits)[0]):
@@ -98,10 +99,10 @@ def named(name: str, *, enough: float = ENOUGH) -> list[Order]:
 
 def _judged(text: str, enough: float) -> list[Order]:
     """Return the windows of `text` whose signals weigh enough, as places in `text`."""
-    return _windows(text, IN_DEFINITIONS.of(fold(text)), enough)
+    return _windows(text, IN_DEFINITIONS.of(fold(text)), enough, IN_DEFINITIONS)
 
 
-def _windows(text: str, hits: Iterable[Hit], enough: float) -> list[Order]:
+def _windows(text: str, hits: Iterable[Hit], enough: float, said: Signals) -> list[Order]:
     found: list[Order] = []
     inside: deque[Hit] = deque()
     last = -1
@@ -115,6 +116,9 @@ def _windows(text: str, hits: Iterable[Hit], enough: float) -> list[Order]:
         if score >= enough:
             start, end = inside[0].start, max(one.end for one in inside)
             first, final = origin(text, start, max(end - 1, start))
+            if text[final + 1 : final + 2] in _CLOSED and said.mentions(text[:first]):
+                inside.clear()
+                continue
             found.append(Order(strongest, first, final + 1, score))
             last = end
     return found

@@ -182,7 +182,7 @@ def _readable(raw: bytes) -> str:
             said = raw.decode("utf-16-le") if raw[1:8:2] == b"\0\0\0\0" else ""
         except UnicodeDecodeError:
             return ""
-    seen = sum(one.isalnum() or one.isspace() or one in ".,:;!?'\"()<>/@_-~" for one in said)
+    seen = sum(one.isalnum() or one.isspace() or one in ".,:;!?'\"()<>/@_-~+&|$=" for one in said)
     return said if said and seen >= 0.9 * len(said) else ""
 
 

@@ -41,24 +41,28 @@ def _read(file: str) -> dict[str, Any]:
 
 
 _ENGLISH: Final = _read("english.toml")
-_PARTS: Final = {name: _joined(said) for name, said in _ENGLISH["parts"].items()}
+PARTS: Final = {name: _joined(said) for name, said in _ENGLISH["parts"].items()}
 # What a negation turns round: "never include passwords" asks for nothing.
 _TURNED: Final = frozenset(
     {"asks_for_secrets", "passes_data_on", "sensitive_data", "disables_safety", "override_rules"}
 )
-_NEGATION: Final = re2.compile(_PARTS["negation"] + "[^.!?;]{0,90}$", ROOMY)
-_EXCUSED: Final = re2.compile(_PARTS["negated"] + r" (?:[^\s.!?;]+ ){0,12}$", ROOMY)
+_NEGATION: Final = re2.compile(PARTS["negation"] + "[^.!?;]{0,90}$", ROOMY)
+_EXCUSED: Final = re2.compile(PARTS["negated"] + r" (?:[^\s.!?;]+ ){0,12}$", ROOMY)
 
 
 class Signals:
     """A set of signals: those in English from a file, those in other languages from `words`.
 
+    `mention` is what stands before an opening quotation mark where words are only spoken of.
     `long`: for texts so long that some words of another language stand in any of them by chance.
     """
 
-    def __init__(self, data: dict[str, Any], *, long: bool = False) -> None:
+    def __init__(
+        self, data: dict[str, Any], *, mention: re.Pattern[str], long: bool = False
+    ) -> None:
+        self._mention = mention
         self._long = long
-        self._parts = _PARTS | {name: _joined(said) for name, said in data["parts"].items()}
+        self._parts = PARTS | {name: _joined(said) for name, said in data["parts"].items()}
         self._patterns = tuple(
             (one["rule"], one["weight"], re2.compile(self._filled(one["pattern"]), ROOMY))
             for one in data["signal"]
@@ -78,6 +82,10 @@ class Signals:
             length = len(raw[at : hit.end].decode(errors="ignore"))
             placed.append(hit._replace(start=passed, end=passed + length))
         return placed
+
+    def mentions(self, before: str) -> bool:
+        """Tell whether words in quotation marks behind `before` are spoken of, not spoken."""
+        return self._mention.search(before[-80:]) is not None
 
     def _filled(self, said: str) -> str:
         whole = re.sub("«few ([0-9]+)»", lambda match: _few(match.group(1)), _joined(said))
@@ -152,8 +160,8 @@ _MANY: Final = 4
 _SHORT: Final = 16
 # In bytes: letters take one, two and three of them.
 _REACH: Final = {LATIN: 60, CYRILLIC: 120, OTHERS: 90}
-_FILES: Final = re2.compile(_PARTS["paths"], ROOMY)
-_PLACES: Final = re2.compile(_PARTS["where"], ROOMY)
+_FILES: Final = re2.compile(PARTS["paths"], ROOMY)
+_PLACES: Final = re2.compile(PARTS["where"], ROOMY)
 
 
 def _foreign(raw: bytes, *, around: bool = False) -> Iterator[Hit]:
@@ -185,6 +193,7 @@ def _of_family(
         ("asks_for_secrets", 0.5, at["read"], secrets, reach),
         ("passes_data_on", 0.5, at["send"], secrets, reach * 2),
         ("passes_data_on", 0.5, at["send"], places, reach * 3),
+        ("passes_data_on", 1.0, _near(at["send"], secrets, reach * 2), places, reach),
         (
             "other_tools_first",
             0.7,
@@ -240,5 +249,16 @@ def _near(
 
 # What definitions say, and what results do: documents, mails, code. The second talk of everything,
 # so nothing counts there but words that turn to their reader.
-IN_DEFINITIONS: Final = Signals(_ENGLISH)
-IN_RESULTS: Final = Signals(_read("results.toml"), long=True)
+# A scanner says "strings such as 'ignore all previous instructions'"; in a document any sentence
+# may quote. The strings of JSON are what they say.
+_QUOTE: Final = "[\"'`\u201c\u2018\u00ab]"
+IN_DEFINITIONS: Final = Signals(
+    _ENGLISH,
+    mention=re.compile(
+        r"(?i)\b(?:such as|like|e\.g\.|for example|phrases?|strings?|patterns?|attempts?)"
+        rf"[:,]? [(]?{_QUOTE}{{1,2}}$"
+    ),
+)
+IN_RESULTS: Final = Signals(
+    _read("results.toml"), mention=re.compile(rf"[\w,] [(]?{_QUOTE}{{1,2}}$"), long=True
+)

@@ -1,0 +1,97 @@
+"""`make bench`: what scanning finds, by kind and by source, never pooled; and what it costs.
+
+The rules are written by hand and no weight is fitted, so each source of the sample stands for
+itself: leaving one out leaves the same rules. Our own lists say how it does on sentences that no
+rule was written with. `TEST_CORPUS` names the folder of the sample; without it only our own are
+shown.
+"""
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from time import process_time
+from typing import Any
+
+from mcp_servers.scanning import inspect_result, scan
+from mcp_servers.scanning.stripping import strip
+from tests import corpus
+from tests.mcp_servers.scanning import definition_texts, result_texts
+from tests.mcp_servers.scanning.definition_texts import described, seen, taking, unseen
+
+Counts = dict[str, list[int]]
+
+
+def _table(title: str, found: Iterable[tuple[str, bool]]) -> None:
+    counts: Counts = defaultdict(lambda: [0, 0])
+    for name, hit in found:
+        counts[name][0] += hit
+        counts[name][1] += 1
+    if counts:
+        sys.stdout.write(f"\n{title}\n")
+    for name, (hits, whole) in sorted(counts.items()):
+        sys.stdout.write(f"  {name[:58]:<58} {hits:>4} / {whole:<4} {hits / whole:>6.1%}\n")
+
+
+def _payload(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: row[key] for key in ("name", "description") if row.get(key)}
+
+
+def test_what_is_found_in_definitions() -> None:
+    attacks = {
+        want: list(map(described, texts)) for want, texts in definition_texts.ATTACKS.items()
+    }
+    attacks["schema fields"] = [taking(schema) for schema in definition_texts.FIELDS]
+    for half, of in (("known to the rules", seen), ("unknown to them", unseen)):
+        _table(
+            f"Own attacks, {half}: held or refused",
+            ((want, bool(scan(one))) for want, texts in attacks.items() for one in of(texts)),
+        )
+    poisoned = corpus.rows("poisoned_tools.json")
+    _table("Sample, by source", ((row["source"], bool(scan(_payload(row)))) for row in poisoned))
+    _table("Sample, by class", ((row["cls"], bool(scan(_payload(row)))) for row in poisoned))
+    benign = corpus.rows("benign_tools.json")
+    tiers = [(row, {one.tier for one in scan(_payload(row))}) for row in benign]
+    _table("Sample, honest: refused", (("all", "hard" in found) for _, found in tiers))
+    _table("Sample, honest: held", (("all", bool(found)) for _, found in tiers))
+    _table(
+        "Sample, honest that sound like attacks: held",
+        (("hard negatives", bool(found)) for row, found in tiers if row["hard_negative"]),
+    )
+
+
+def test_what_is_found_in_results() -> None:
+    _table(
+        "Own results: flagged",
+        (
+            (way, bool(inspect_result(carrier.format(said)).flagged))
+            for way, texts in result_texts.OVERT.items()
+            for said in texts
+            for carrier in result_texts.CARRIERS
+        ),
+    )
+    rows = corpus.rows("tool_results.json")
+    found = [(row, inspect_result(row["text"])) for row in rows]
+    for label in ("malicious", "benign"):
+        mine = [(row, one) for row, one in found if row["label"] == label]
+        _table(
+            f"Sample, {label}: flagged", ((row["source"], bool(one.flagged)) for row, one in mine)
+        )
+        _table(
+            f"Sample, {label}: text changed",
+            (("all", one.text != row["text"]) for row, one in mine),
+        )
+
+
+def test_what_scanning_costs() -> None:
+    text = "Returns the rows of a table; `limit` says how many. See https://example.com. " * 850
+    for name, what in (
+        ("definition", lambda: scan({"description": text})),
+        ("result for a model", lambda: inspect_result(text)),
+        ("result for another program", lambda: strip({"content": [{"text": text}]})),
+    ):
+        what()
+        began = process_time()
+        what()
+        spent = process_time() - began
+        sys.stdout.write(f"\n{name}: {spent * 1000 / (len(text) / 1024):.2f} ms for each KiB")
+    sys.stdout.write("\n")

@@ -1,0 +1,41 @@
+"""Definitions of our own that attack, by the ways of public taxonomies, and honest ones.
+
+The ways are those of MCPTox (explicit and implicit triggers, another tool's parameters changed), of
+CyberArk (every field of a schema), Invariant Labs (shadowing, rug pulls), SAFE-MCP and OWASP MCP03;
+the sentences are ours. Rules were written with the first half of each list at hand (`seen`); the
+second half judges them (`unseen`).
+"""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_DATA = tomllib.loads(Path(__file__).with_name("definitions.toml").read_text(encoding="utf-8"))
+ATTACKS: dict[str, list[str]] = _DATA["attacks"]
+FIELDS: list[dict[str, Any]] = [json.loads(one) for one in _DATA["fields"]]
+HONEST: list[str] = _DATA["honest"]
+HONEST_FIELDS: list[dict[str, Any]] = [json.loads(one) for one in _DATA["honest_fields"]]
+
+
+def seen(texts: Sequence[T]) -> Sequence[T]:
+    """Return the half that rules were written with."""
+    return texts[: len(texts) // 2]
+
+
+def unseen(texts: Sequence[T]) -> Sequence[T]:
+    """Return the half that judges them."""
+    return texts[len(texts) // 2 :]
+
+
+def described(text: str) -> dict[str, Any]:
+    """Return a definition with `text` in its description."""
+    return {"name": "sum_up", "description": f"Adds two numbers. {text}"}
+
+
+def taking(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a definition with `schema` for its input."""
+    return {"name": "sum_up", "description": "Adds two numbers.", "inputSchema": schema}
