@@ -7,6 +7,7 @@ made before it was answered.
 """
 
 from collections.abc import Iterable
+from functools import lru_cache
 from uuid import UUID
 
 from bonobot.ledger.entries import Flow
@@ -49,6 +50,7 @@ def flow_keys(
     return (*token, flow_key(organization_id, "agent", agent_id)) if agent_id else token
 
 
+@lru_cache(maxsize=4096)
 def flow_key(organization_id: UUID, kind: str, key: UUID | str) -> str:
     """Return the ledger's key of a `session`, an `agent` or a `token`."""
     return f"flow:{organization_id}:{kind}:{key}"

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, date, datetime
+from functools import lru_cache
 from math import ceil
 from typing import cast
 from uuid import UUID
@@ -30,13 +31,18 @@ class Limit:
 
 def budget_key(organization_id: UUID, limit: Limit, now: datetime) -> str:
     """Return the ledger's cell of a budget in the period that `now` (UTC) falls into."""
+    return _budget_key(organization_id, limit, now.astimezone(UTC).date())
+
+
+@lru_cache(maxsize=4096)
+def _budget_key(organization_id: UUID, limit: Limit, day: date) -> str:
     return budgets.budget_key(
         organization_id,
         scope=limit.scope,
         scope_id=limit.scope_id,
         unit=cell_unit(limit.unit)[0],
         period=cast(budgets.Period, limit.period),
-        at=now,
+        at=datetime(day.year, day.month, day.day, tzinfo=UTC),
     )
 
 
@@ -90,7 +96,8 @@ def actuals(
     )
 
 
-def charge(organization_id: UUID, scope: str, scope_id: object, per_minute: int) -> Charge:
+@lru_cache(maxsize=4096)
+def charge(organization_id: UUID, scope: str, scope_id: UUID | str, per_minute: int) -> Charge:
     """Return one call's charge on a rate of `per_minute`."""
     return Charge(f"rate:{organization_id}:{scope}:{scope_id}", per_minute, _burst(per_minute))
 

@@ -5,8 +5,8 @@ columns' types turn into what they are: a statement is then prepared once, not o
 of its numbers. On SQLite they are written as Django reads them there.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, Protocol
 from uuid import UUID
@@ -51,7 +51,11 @@ class Database:
         """Return sealed values as their columns are written."""
         if not self.is_sqlite:
             return values
-        return [_for_sqlite(column, value) for column, value in zip(columns, values, strict=True)]
+        row = list(values)
+        for index, converted in _converted(tuple(columns)):
+            if row[index] is not None:
+                row[index] = converted(row[index])
+        return row
 
     def _sent(self, rows: Iterable[Row]) -> list[Row]:
         if self.is_sqlite:
@@ -90,29 +94,32 @@ class OwnDatabase(Database):
         found: int = self.execute("PRAGMA data_version").fetchall()[0][0]
         return found
 
-    @contextmanager
-    def turn(self, *, within_s: float) -> Iterator[None]:
+    def turn(self, *, within_s: float) -> AbstractContextManager[None]:
         """Go before the other threads of this process that write, where only one can."""
-        if not self.is_sqlite:
-            yield
-            return
-        with turns().urgently(within_s=within_s):
-            yield
+        return turns().urgently(within_s=within_s) if self.is_sqlite else nullcontext()
 
-    @contextmanager
-    def pipelined(self) -> Iterator[None]:
+    def pipelined(self) -> AbstractContextManager[Any]:
         """Send the block's statements without waiting for each answer, where that is possible."""
         if self.is_sqlite:
-            yield
-            return
-        with self.connection.connection.pipeline():
-            yield
+            return nullcontext()
+        pipeline: AbstractContextManager[Any] = self.connection.connection.pipeline()
+        return pipeline
 
 
-def _for_sqlite(column: Column, value: Any) -> Any:
-    if value is None or column.kind in {"text", "integer"}:
-        return value
-    return value.replace("-", "") if column.kind == "uuid" else value[:26].replace("T", " ")
+@lru_cache(maxsize=16)
+def _converted(columns: tuple[Column, ...]) -> tuple[tuple[int, Callable[[str], str]], ...]:
+    """Return which values SQLite has in a form of its own, and how they come into it."""
+    return tuple(
+        (index, _AS_SQLITE[column.kind])
+        for index, column in enumerate(columns)
+        if column.kind in _AS_SQLITE
+    )
+
+
+_AS_SQLITE: dict[str, Callable[[str], str]] = {
+    "uuid": lambda value: value.replace("-", ""),
+    "time": lambda value: value[:26].replace("T", " "),
+}
 
 
 @lru_cache(maxsize=512)

@@ -152,19 +152,18 @@ class Writer:
         return future
 
     async def _from_loop(self, ticket: Ticket) -> Any:
-        ticket.loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = ticket.loop.create_future()
+        loop = ticket.loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
         ticket.future = future
         self._put(ticket)
+        late = loop.call_later(self.deadline_s + GRACE_S, _give_up, future)
         heard = False
         try:
-            async with asyncio.timeout(self.deadline_s + GRACE_S):
-                answer = await future
-                heard = True
-                return answer
-        except TimeoutError:
-            raise AuditUnavailable("the database doesn't answer") from None
+            answer = await future
+            heard = True
+            return answer
         finally:
+            late.cancel()
             if not heard and future.done() and not future.cancelled() and not future.exception():
                 self._unheard(ticket, future.result())
 
@@ -293,7 +292,8 @@ class Writer:
             # A call that happened is closed once it can be; one that may have been opened, too.
             if now < self._stop_by and (ticket.sent or isinstance(ticket.item, Close)):
                 kept.append(Ticket(ticket.item, ticket.at, sent=ticket.sent))
-        deliver(late, self._unheard)
+        if late:
+            deliver(late, self._unheard)
         return kept
 
     def _counts(self, now: float) -> list[Ticket]:
@@ -322,6 +322,12 @@ class Writer:
         ended = AuditUnavailable
         deliver([(ticket, ended("its writer has stopped")) for ticket in waiting], self._unheard)
         self._committer.disconnect()
+
+
+def _give_up(future: "asyncio.Future[Any]") -> None:
+    """Let a caller go whom even the writer doesn't answer; what comes later finds nobody."""
+    if not future.done():
+        future.set_exception(AuditUnavailable("the database doesn't answer"))
 
 
 def _own(window: Window) -> Ticket:
