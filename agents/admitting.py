@@ -78,6 +78,25 @@ async def admit(request: Request) -> Passed:
     )
 
 
+async def again(request: Request, passed: Passed) -> Passed:
+    """Decide an admitted call anew, by what its server is known to declare now; writes nothing.
+
+    Raises as `admit`; where a person said yes, they said it to the definition as it was.
+    """
+    snapshot = await _snapshot(request, fresh=True)
+    target = _resolved(request, snapshot, await _found(request, snapshot))
+    await check(argument_schema(request, target), request.arguments, target.judgement)
+    decision = _decided(request, snapshot, target)
+    if decision.verdict == "ask" and target.digest != passed.target.digest:
+        raise Refused(
+            f"`{request.tool}` was declared anew while it was being called.",
+            code="definition_changed",
+            rule=decision.rule,
+            remedy="Call it again: a person is asked about it as it is now.",
+        )
+    return Passed(snapshot, target, passed.admission)
+
+
 async def _is_stale(snapshot: Snapshot) -> bool:
     """Tell whether a refusal was decided on old rules: admission, which tells, wasn't reached."""
     now = await runtime().orm(generation, snapshot.organization_id)

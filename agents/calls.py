@@ -5,7 +5,7 @@ call; an admitted call is always settled.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -13,7 +13,7 @@ from uuid import UUID
 
 from django.conf import settings
 
-from agents.admitting import Passed, admit
+from agents.admitting import Passed, admit, again
 from agents.builtin_tools import BUILTIN_TOOLS, Context
 from agents.consents import ApprovalRequired
 from agents.governance.costs import FREE, taken
@@ -25,7 +25,7 @@ from agents.openings import deadline_ms
 from agents.people import personal
 from agents.redaction import given, sorted_text
 from agents.requests import Method, Outcome, Refused, Request
-from agents.targets import Target, params
+from agents.targets import Target, argument_schema, params
 from bonobot.ledger.entries import Outcome as LedgerOutcome
 from bonobot.ledger.entries import Settlement
 from bonobot.ledger.fingerprints import fingerprint
@@ -33,15 +33,17 @@ from bonobot.ledger.writer import writer
 from bonobot.lib.logs import bound
 from bonobot.lib.problems import NotFound, Problem
 from bonobot.lib.runtime import runtime
+from mcp_servers.connections.eras import HEADER_MISMATCH
 from mcp_servers.connections.errors import UpstreamError
 from mcp_servers.connections.pool import connections
-from mcp_servers.rereading import doubt
+from mcp_servers.rereading import doubt, reread
 from mcp_servers.status import record_trouble
 
 __all__ = ["ApprovalRequired", "Outcome", "Refused", "Request", "call", "release"]
 
 READ_INLINE = 16_384
 NOTE = 512
+LEAST_S = 0.1  # of a call that goes out again when its time is nearly over
 
 
 async def call(request: Request) -> Outcome:
@@ -111,7 +113,7 @@ async def _settled(request: Request, passed: Passed) -> Outcome:
 
 
 async def _answered(request: Request, passed: Passed, end: _Ending) -> None:
-    end.result = await _forward(request, passed)
+    end.result = await _sent(request, passed)
     end.answered = True
     if request.method == "completion/complete":
         end.result = completed(end.result)
@@ -179,6 +181,28 @@ def _unanswered(problem: Problem) -> bool:
     """Tell whether the call was sent and nobody knows whether it ran."""
     lost = ("call_timeout", "server_unreachable", "server_crashed")
     return isinstance(problem, UpstreamError) and problem.sent and problem.code in lost
+
+
+async def _sent(request: Request, passed: Passed) -> dict[str, Any]:
+    """Return the raw result; a call that was mirrored by old annotations goes out once more.
+
+    A server that refuses headers (-32020) has read nothing of the call. Its declarations are read
+    again, and only what may be called as it is declared now is sent (MCP 2026-07-28, transports).
+    """
+    began = perf_counter()
+    try:
+        return await _forward(request, passed)
+    except UpstreamError as problem:
+        old, server_id = passed.target, passed.target.facts.server_id
+        if problem.rpc_code != HEADER_MISMATCH or not isinstance(old, Tool) or server_id is None:
+            raise
+        await reread(server_id, problem, request.holder)
+        renewed = await again(request, passed)
+        if argument_schema(request, renewed.target) == old.input_schema:
+            raise
+    server = renewed.snapshot.servers.get(server_id)
+    left_s = deadline_ms(request, server) / 1000 - (perf_counter() - began)
+    return await _forward(replace(request, timeout_s=max(left_s, LEAST_S)), renewed)
 
 
 async def _forward(request: Request, passed: Passed) -> dict[str, Any]:

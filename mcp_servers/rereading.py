@@ -154,6 +154,12 @@ def doubt(server_id: UUID, problem: Problem, holder: str) -> None:
         rereader().want(server_id, holder, noticed=False)
 
 
+async def reread(server_id: UUID, problem: Problem, holder: str) -> None:
+    """Have it read again as `doubt` does; wait for that, if its turn is now, for 5 s at most."""
+    doubt(server_id, problem, holder)
+    await rereader().caught_up(holder)
+
+
 async def take_up(server_ids: Iterable[UUID]) -> None:
     """Read those again that somebody marked and nobody read."""
     for server_id in server_ids:

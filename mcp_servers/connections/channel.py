@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 import httpx2
@@ -25,6 +26,7 @@ from mcp_servers.connections.errors import (
     too_large,
     unreachable,
 )
+from mcp_servers.connections.pacing import STREAM_SHARE, Pace
 from mcp_servers.connections.wire import Request, Unreadable, decode, encode, is_answer
 
 STREAMED = 16  # bodies' worth of events on one stream
@@ -154,9 +156,12 @@ class Channel:
             if _kind(response) != EVENTS:
                 raise protocol_error(self._endpoint, "it opened no stream of events")
             source = httpx2.EventSource(response, max_event_size=self._endpoint.max_line)
+            pace = Pace(STREAM_SHARE)
             async with aclosing(aiter(source)) as events:  # type: ignore[type-var]
                 async for event in events:
+                    began = perf_counter()
                     on_event(event.event, event.data)
+                    await _paced(pace, began)
 
     async def tell(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         """Send a notification, or an answer of ours; nothing comes back."""
@@ -275,16 +280,19 @@ class Channel:
         self, response: httpx2.Response, heard: _Heard
     ) -> dict[str, Any] | None:
         source = httpx2.EventSource(response, max_event_size=self._endpoint.max_line)
+        pace = Pace(STREAM_SHARE)
         async with aclosing(aiter(source)) as events:  # type: ignore[type-var]
             async for event in events:
+                began = perf_counter()
                 heard.last_id = event.id or heard.last_id
                 if event.retry is not None:
                     heard.retry_s = min(event.retry / 1000, self._endpoint.read_s)
-                if event.event != "message" or not event.data:
-                    continue
-                message = self._decoded(event.data.encode("utf-8", "replace"))
+                message: Any = None
+                if event.event == "message" and event.data:
+                    message = self._decoded(event.data.encode("utf-8", "replace"))
                 if is_answer(message, heard.number):
                     return message
+                await _paced(pace, began)
                 if isinstance(message, dict):
                     await heard.on_message(message)
         return None
@@ -294,6 +302,16 @@ class Channel:
             return decode(raw)
         except Unreadable as error:
             raise protocol_error(self._endpoint, str(error)) from None
+
+
+async def _paced(pace: Pace, began: float) -> None:
+    """Count the work on one event, and leave the stream lying while it asks for too much of it.
+
+    Events that are there already come without a wait: a stream of them would hold the loop.
+    """
+    now = perf_counter()
+    if pause_s := pace.spent(now - began, now):
+        await asyncio.sleep(pause_s)
 
 
 def _kind(response: httpx2.Response) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from bonobot.lib.problems import Problem
 from bonobot.tenancy.roles import Role
+from bonobot.tenancy.screens import paging
 from bonobot.tenancy.tokens import issue
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.registration import add
@@ -63,3 +64,21 @@ def test_an_empty_list_says_what_would_be_there_and_a_search_that_nothing_fits()
         page = seat.get(f"{name}_changelist", q="nothing like it")
         assert "Nothing fits" in page
         assert words not in page
+
+
+def test_a_long_list_is_counted_to_a_bound_and_says_that_there_is_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    acme = casting.organization()
+    seat = desk.sit(acme, Role.OWNER)
+    for number in range(60):
+        issue(casting.administrator(acme), name=f"ci {number}", role=Role.MEMBER)
+    assert "60 tokens" in desk.words(seat.get("tenancy_token_changelist"))
+    monkeypatch.setattr(paging, "MOST_LISTED", 55)
+    page = desk.words(seat.get("tenancy_token_changelist"))
+    assert "55+ tokens" in page
+    assert "search or filter" in page
+    assert ">ci 9<" in seat.get("tenancy_token_changelist", p=2)
+    found = desk.words(seat.get("tenancy_token_changelist", q="ci 59"))
+    assert "1 token" in found
+    assert "+ token" not in found

@@ -15,6 +15,7 @@ from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens.answers import refuse
+from bonobot.tenancy.screens.paging import BoundedPaginator
 
 
 class ScopedAdmin(ModelAdmin):
@@ -39,6 +40,7 @@ class ScopedAdmin(ModelAdmin):
 
     list_filter_submit = True
     list_per_page = 50
+    paginator = BoundedPaginator
     show_full_result_count = False
     compressed_fields = True
     warn_unsaved_form = True

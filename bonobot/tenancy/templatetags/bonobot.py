@@ -126,6 +126,12 @@ def counted(count: int) -> str:
 
 
 @register.filter
+def thousands(count: int) -> str:
+    """Return a number with its thousands apart."""
+    return f"{count:,}"
+
+
+@register.filter
 def share(part: int | None, whole: int | None) -> int:
     """Return `part` of `whole` in percent, 0 to 100."""
     return min(100, round(100 * (part or 0) / whole)) if whole else 0

@@ -1,15 +1,26 @@
 """Pacing: a child that talks without end takes a bounded share of the loop."""
 
 import asyncio
+import time
+from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, integers
 
-from mcp_servers.connections import pacing
-from mcp_servers.connections.pacing import GRACE_S, LONGEST_S, SHARE, Pace
+from mcp_servers.connections import channel, pacing
+from mcp_servers.connections.pacing import (
+    GRACE_S,
+    LONGEST_S,
+    PER_READ_S,
+    SHARE,
+    STREAM_SHARE,
+    Pace,
+)
 from mcp_servers.connections.pool import Connections
-from tests.mcp_servers.connections.asking import HOLDER, call, scripted, text_of
+from mcp_servers.connections.wire import decode
+from tests.mcp_servers.connections.asking import HOLDER, call, failure, http, scripted, text_of
+from tests.servers import raw_http
 
 
 def test_ordinary_answers_are_never_waited_for():
@@ -43,3 +54,45 @@ async def test_a_child_over_its_share_is_left_waiting_and_read_on_later(
     assert text_of(await call(connections, endpoint, "echo", a=1)) == '{"a": 1}'
     assert not pipe.is_reading()
     assert text_of(await call(connections, endpoint, "echo", a=2)) == '{"a": 2}'
+
+
+async def test_a_stream_of_events_without_end_leaves_the_loop_to_others(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+):
+    """Its events are there already: nothing else would make the loop turn to anybody."""
+    many = raw_http.event({"jsonrpc": "2.0", "method": "notifications/message", "params": {}}) * 500
+    read: list[bytes] = []
+
+    def counting(raw: bytes) -> object:
+        read.append(raw)
+        return decode(raw)
+
+    async def flood() -> AsyncIterator[bytes]:
+        yield raw_http.STREAM
+        while True:
+            yield many
+
+    monkeypatch.setattr(channel, "decode", counting)
+    async with raw_http.RawHttp(lambda asked: flood()).listening() as server:
+        began = time.perf_counter()
+        error = await failure(call(connections, http(server.url, era="modern"), "x", timeout_s=1.5))
+        took_s = time.perf_counter() - began
+    assert error.code == "call_timeout"
+    assert len(read) > 100
+    # Each costs something, of which the stream has no more than its share.
+    assert len(read) * PER_READ_S <= STREAM_SHARE * took_s + GRACE_S + PER_READ_S
+
+
+async def test_what_a_chatty_server_says_before_its_answer_is_not_held_up(
+    connections: Connections,
+):
+    note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {}}
+
+    def chatty(asked: raw_http.Asked) -> bytes:
+        answer = {"jsonrpc": "2.0", "id": asked.id, "result": {"content": []}}
+        return raw_http.STREAM + raw_http.event(note) * 100 + raw_http.event(answer)
+
+    async with raw_http.RawHttp(chatty).listening() as server:
+        began = time.perf_counter()
+        await call(connections, http(server.url, era="modern"), "x")
+        assert time.perf_counter() - began < 5
