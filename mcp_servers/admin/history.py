@@ -12,6 +12,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit
 from mcp_servers.admin.servers import ServerAdmin
+from mcp_servers.admin.timeline import timeline
 from mcp_servers.history import (
     OUTAGES_SHOWN,
     connection,
@@ -55,8 +56,8 @@ def health(visit: Visit) -> HttpResponseBase:
         windows=windows(server, outages, now),
         connection=connection(server, outages),
         outages=outages[:OUTAGES_SHOWN],
-        day=day,
-        month=month,
+        day=timeline(day, "%H:%M"),
+        month=timeline(month, "%b %d, %H:%M"),
         curve=curve(checks[::-1]),
         now=now,
         outputs=of_server(server)[::-1] if _may_read(visit) else None,

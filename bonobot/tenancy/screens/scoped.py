@@ -3,6 +3,7 @@
 from typing import Any, ClassVar, Never
 
 from django import forms
+from django.contrib.admin.views.main import SEARCH_VAR
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -15,7 +16,7 @@ from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens.answers import refuse
-from bonobot.tenancy.screens.paging import BoundedPaginator
+from bonobot.tenancy.screens.paging import MOST_FOUND, BoundedPaginator
 
 
 class ScopedAdmin(ModelAdmin):
@@ -40,7 +41,6 @@ class ScopedAdmin(ModelAdmin):
 
     list_filter_submit = True
     list_per_page = 50
-    paginator = BoundedPaginator
     show_full_result_count = False
     compressed_fields = True
     warn_unsaved_form = True
@@ -83,6 +83,18 @@ class ScopedAdmin(ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Follow the roles' table."""
         return self.may(request, self.needs_to_change)
+
+    def get_paginator(
+        self,
+        request: HttpRequest,
+        queryset: QuerySet[Any],
+        per_page: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> BoundedPaginator:
+        """Return pages that are counted to a bound, a lower one where rows are searched."""
+        most = MOST_FOUND if request.GET.get(SEARCH_VAR) else None
+        return BoundedPaginator(queryset, per_page, *args, most=most, **kwargs)
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         """Return the list; without a filter the number found is the number that there is."""
