@@ -1,4 +1,6 @@
-"""The draft in the shadow of an agent's tool policy: written, enforced, discarded (FEATURES X7).
+"""The draft in the shadow of a tool policy: written, enforced, discarded (FEATURES X7).
+
+The policy is an agent's or the organization's.
 
 While it stands, each call's audit row says what the draft would have decided, where that differs.
 It is stored as rules over servers and their own tool names, as the policy itself is.
@@ -14,7 +16,17 @@ from django.utils import timezone
 from agents.governance.rules import Policy, Rule, read_policy
 from agents.governance.snapshots import rules_of
 from agents.models import Agent, ToolPolicy, ToolRule
-from agents.tool_policies import PolicyText, replace_policy, text_of, written_rules
+from agents.tool_policies import (
+    Owner,
+    PolicyText,
+    organization_of,
+    replace_policy,
+    says,
+    stored,
+    text_of,
+    unsaid,
+    written_rules,
+)
 from bonobot.ledger.changes import change
 from bonobot.lib.canonical import canonical, digest
 from bonobot.lib.problems import NotFound
@@ -35,82 +47,99 @@ class Draft:
         return {**self.text.as_dict(), "since": self.since.isoformat()}
 
 
-def written_policy(agent: Agent, text: PolicyText) -> Policy:
+def written_policy(owner: Owner, text: PolicyText) -> Policy:
     """Return what a policy's words mean, as decisions take it; raises `Invalid`."""
-    return Policy(text.mode, rules_of(written_rules(agent, text)))
+    return Policy(text.mode, rules_of(written_rules(owner, text)))
 
 
-def draft_of(agent: Agent) -> Draft | None:
+def draft_of(owner: Owner) -> Draft | None:
     """Return the draft that stands, if one does."""
-    found = _read(agent)
+    found = _read(owner)
     return found[0] if found else None
 
 
-def standing_draft(agent: Agent) -> Draft:
+def standing_draft(owner: Owner) -> Draft:
     """Return the draft that stands; raises `NotFound` (code `no_draft`)."""
-    return _standing(agent)[0]
+    return _standing(owner)[0]
 
 
-def set_draft(principal: Principal, agent: Agent, text: PolicyText) -> Draft:
+def standing_policy(owner: Owner) -> Policy:
+    """Return the draft that stands as decisions take it; raises `NotFound` (code `no_draft`)."""
+    draft, rules = _standing(owner)
+    return Policy(draft.text.mode, rules_of(rules))
+
+
+def is_draft(owner: Owner, text: PolicyText) -> bool:
+    """Tell whether `text` says what the standing draft does; raises `Invalid` as `set_draft`."""
+    found = _read(owner)
+    return found is not None and says(owner, text, found[0].text.mode, found[1])
+
+
+def set_draft(principal: Principal, owner: Owner, text: PolicyText) -> Draft:
     """Let a policy run in the shadow from the next call on; raises `Invalid` as `set_policy`."""
-    principal.require(Action.MANAGE_AGENTS)
-    policy, since = written_policy(agent, text), timezone.now()
-    stored = {**policy.as_dict(), "since": since.isoformat()}
-    with change(**_what(principal, agent, "tool_policy_drafted", text.as_dict())):
+    principal.require(_needed(owner))
+    policy, since = written_policy(owner, text), timezone.now()
+    draft = {**policy.as_dict(), "since": since.isoformat()}
+    with change(**_what(principal, owner, "tool_policy_drafted", text.as_dict())):
+        agent = owner if isinstance(owner, Agent) else None
+        # Where no policy was ever written, the draft's row says what holds without one.
         ToolPolicy.objects.update_or_create(
-            agent=agent, organization_id=agent.organization_id, defaults={"draft": stored}
+            agent=agent,
+            organization_id=organization_of(owner),
+            defaults={"draft": draft},
+            create_defaults={"draft": draft, "mode": unsaid(owner)},
         )
     return Draft(text, since)
 
 
-def discard_draft(principal: Principal, agent: Agent) -> None:
+def discard_draft(principal: Principal, owner: Owner) -> None:
     """Take the draft away; raises `NotFound` (code `no_draft`)."""
-    principal.require(Action.MANAGE_AGENTS)
+    principal.require(_needed(owner))
     details: dict[str, Any] = {}
-    with change(**_what(principal, agent, "tool_policy_draft_discarded", details)):
-        details |= _standing(agent)[0].as_dict()
-        ToolPolicy.objects.filter(agent=agent).update(draft=None)
+    with change(**_what(principal, owner, "tool_policy_draft_discarded", details)):
+        details |= _standing(owner)[0].as_dict()
+        stored(owner).update(draft=None)
 
 
-def enforce_draft(principal: Principal, agent: Agent) -> ToolPolicy:
-    """Make the draft the agent's policy, from the next call on; raises `NotFound` (`no_draft`)."""
-    principal.require(Action.MANAGE_AGENTS)
+def enforce_draft(principal: Principal, owner: Owner) -> ToolPolicy:
+    """Make the draft the policy, from the next call on; raises `NotFound` (`no_draft`)."""
+    principal.require(_needed(owner))
     details: dict[str, Any] = {}
-    with change(**_what(principal, agent, "tool_policy_changed", details)):
-        draft, rules = _standing(agent)
+    with change(**_what(principal, owner, "tool_policy_changed", details)):
+        draft, rules = _standing(owner)
         details |= {**draft.text.as_dict(), "in_shadow_since": draft.since.isoformat()}
-        return replace_policy(agent, draft.text.mode, rules, draft=None)
+        return replace_policy(owner, draft.text.mode, rules, draft=None)
 
 
-def _standing(agent: Agent) -> tuple[Draft, list[ToolRule]]:
-    found = _read(agent)
+def _standing(owner: Owner) -> tuple[Draft, list[ToolRule]]:
+    found = _read(owner)
     if found is None:
         raise NotFound(
-            f"No draft stands in the shadow of the policy of `{agent.slug}`.",
+            f"No draft stands in the shadow of the policy of `{owner.slug}`.",
             code="no_draft",
             field="draft",
-            remedy=f"Write one first: bonobot agents policy {agent.slug} --shadow --mode …",
+            remedy=f"Write one first: bonobot agents policy {named(owner)} --shadow --mode …",
         )
     return found
 
 
-def _read(agent: Agent) -> tuple[Draft, list[ToolRule]] | None:
+def _read(owner: Owner) -> tuple[Draft, list[ToolRule]] | None:
     """Return the draft in words, and as rows that could be stored."""
-    row = ToolPolicy.objects.filter(agent=agent).first()
+    row = stored(owner).first()
     if row is None or not row.draft:
         return None
     policy, since = read_policy(row.draft), datetime.fromisoformat(row.draft["since"])
-    rules = _rows(agent, policy)
-    return Draft(text_of(agent, policy.mode, rules), since), rules
+    rules = _rows(owner, policy)
+    return Draft(text_of(owner, policy.mode, rules), since), rules
 
 
-def _rows(agent: Agent, policy: Policy) -> list[ToolRule]:
+def _rows(owner: Owner, policy: Policy) -> list[ToolRule]:
     """Return the rules as they are stored; those about servers that are gone are left out."""
     wanted = {rule.server_id for rule in policy.rules if rule.server_id}
-    servers = Server.objects.for_organization(agent.organization_id).in_bulk(wanted)
+    servers = Server.objects.for_organization(organization_of(owner)).in_bulk(wanted)
     return [
         ToolRule(
-            organization_id=agent.organization_id,
+            organization_id=organization_of(owner),
             effect=rule.effect,
             source=rule.source,
             server=servers.get(rule.server_id) if rule.server_id else None,
@@ -123,19 +152,28 @@ def _rows(agent: Agent, policy: Policy) -> list[ToolRule]:
     ]
 
 
+def named(owner: Owner) -> str:
+    """Return how the command line names whose policy it is."""
+    return owner.slug if isinstance(owner, Agent) else "--organization"
+
+
+def _needed(owner: Owner) -> Action:
+    return Action.MANAGE_AGENTS if isinstance(owner, Agent) else Action.MANAGE_ORGANIZATION
+
+
 def _digest(rule: Rule) -> str:
     return digest(canonical(rule.condition)) if rule.condition else ""
 
 
 def _what(
-    principal: Principal, agent: Agent, action: str, details: Mapping[str, Any]
+    principal: Principal, owner: Owner, action: str, details: Mapping[str, Any]
 ) -> dict[str, Any]:
     return {
-        "organization_id": agent.organization_id,
+        "organization_id": organization_of(owner),
         "actor": principal.actor,
         "action": action,
-        "resource_type": "agent",
-        "resource_id": str(agent.pk),
-        "resource_name": agent.name,
+        "resource_type": "agent" if isinstance(owner, Agent) else "organization",
+        "resource_id": str(owner.pk),
+        "resource_name": owner.name,
         "details": details,
     }

@@ -125,11 +125,11 @@ def _consented(consent: Consent | None, row_id: UUID | None, request: Request) -
 def _shadow(
     request: Request, snapshot: Snapshot, target: Target | None, decision: Decision
 ) -> dict[str, Any]:
-    """Return what the policy in the shadow would have decided otherwise (FEATURES X7)."""
+    """Return what the policies in the shadow would have decided otherwise (FEATURES X7)."""
     if not isinstance(target, Tool):
         return {}
-    other = snapshot.shadowed(target, request.arguments, decision)
-    return {"shadow": {"decision": other.verdict, "rule": other.rule}} if other else {}
+    others = snapshot.shadows(target, request.arguments, decision)
+    return {name: {"decision": one.verdict, "rule": one.rule} for name, one in others.items()}
 
 
 def _server(snapshot: Snapshot, target: Target | None) -> ServerFacts | None:

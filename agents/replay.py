@@ -5,7 +5,7 @@ the comparison: switches count as on, definitions as approved, servers as bound 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from time import monotonic
@@ -15,14 +15,15 @@ from uuid import UUID
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from agents.drafts import draft_of, written_policy
-from agents.governance.policies import ON, ToolFacts
+from agents.drafts import draft_of, standing_policy, written_policy
+from agents.governance.policies import ON, Ruling, ToolFacts
 from agents.governance.replaying import RULED, Comparison, Verdicts
-from agents.governance.snapshots import snapshots
+from agents.governance.rules import Policy
+from agents.governance.snapshots import ORGANIZATION_SHADOW, SHADOW, snapshots, under_own
 from agents.models import Agent
-from agents.tool_policies import PolicyText
+from agents.tool_policies import Owner, PolicyText, organization_of
 from bonobot.ledger.models import AuditRow
-from bonobot.lib.problems import Invalid
+from bonobot.lib.problems import Invalid, NotFound
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 
@@ -180,36 +181,63 @@ COLUMNS = (
 )
 
 
+class Comparisons:
+    """The rulings over the calls of each agent, and of each server without one, read once.
+
+    `changed` makes the other ruling of the present one; it is told whether that is an agent's.
+    """
+
+    def __init__(self, changed: Callable[[Ruling, bool], Ruling]) -> None:
+        self._changed = changed
+        self._found: dict[tuple[str, UUID | None], Comparison | None] = {}
+
+    def over(self, call: Call) -> Comparison | None:
+        """Return the rulings over a call; None where its agent or server is gone."""
+        key = ("agent", call.agent_id) if call.agent_id else ("server", call.server_id)
+        if key not in self._found:
+            self._found[key] = self._read(*key)
+        return self._found[key]
+
+    def _read(self, kind: str, pk: UUID | None) -> Comparison | None:
+        if pk is None:
+            return None
+        try:
+            snapshot = snapshots().current(kind, pk)
+        except NotFound:
+            return None
+        now = replace(snapshot.ruling, switches=ON)
+        return Comparison(now, self._changed(now, kind == "agent"))
+
+
 def replay(
     principal: Principal,
-    agent: Agent,
+    owner: Owner,
     text: PolicyText,
     *,
     days: int = DAYS,
     most_rows: int = MOST_ROWS,
     most_s: float = MOST_S,
 ) -> Replay:
-    """Return what would flip if the agent's policy were `text`, over its calls of the last days.
+    """Return what would flip if the owner's policy were `text`, over the calls of the last days.
 
-    At most `most_rows` audit rows and `most_s` seconds, the newest first. Raises `Invalid` for
-    words that mean nothing, or days out of 1 to 366.
+    Of an agent these are its own, of the organization all tool calls in it. At most `most_rows`
+    audit rows and `most_s` seconds, the newest first. Raises `Invalid` for words that mean
+    nothing, or days out of 1 to 366.
     """
     principal.require(Action.VIEW_AUDIT)
     found = Replay(since=_since(days))
-    now = replace(snapshots().current("agent", agent.pk).ruling, switches=ON)
-    comparison = Comparison(now, replace(now, policy=written_policy(agent, text)))
-    for page in _pages(found, agent, most_rows, most_s):
-        ruled = [call for call in page if call.ruled]
-        found.elsewhere += sum(1 + call.repeats for call in page if not call.ruled)
-        _read_details(call for call in ruled if _needs_text(comparison, call))
-        for call in ruled:
+    comparisons = Comparisons(_under(owner, written_policy(owner, text)))
+    for page in _pages(found, owner, most_rows, most_s):
+        ruled = list(_ruled(found, comparisons, page))
+        _read_details(call for call, comparison in ruled if _needs_text(comparison, call))
+        for call, comparison in ruled:
             _compared(found, comparison, call)
     return found
 
 
 def shadowed(
     principal: Principal,
-    agent: Agent,
+    owner: Owner,
     *,
     most_rows: int = MOST_ROWS,
     most_s: float = MOST_S,
@@ -220,23 +248,42 @@ def shadowed(
     first one's arguments are known.
     """
     principal.require(Action.VIEW_AUDIT)
-    draft = draft_of(agent)
+    draft = draft_of(owner)
     if draft is None:
         return None
     found = Replay(since=draft.since)
-    snapshot = snapshots().current("agent", agent.pk)
-    comparison = Comparison(snapshot.ruling, snapshot.draft or snapshot.ruling)
-    for page in _pages(found, agent, most_rows, most_s):
-        ruled = [call for call in page if call.ruled]
-        found.elsewhere += sum(1 + call.repeats for call in page if not call.ruled)
-        _read_details(iter(ruled))
-        for call in ruled:
-            shadow = call.details.get("shadow")
+    told_as = SHADOW if isinstance(owner, Agent) else ORGANIZATION_SHADOW
+    comparisons = Comparisons(_under(owner, standing_policy(owner)))
+    for page in _pages(found, owner, most_rows, most_s):
+        ruled = list(_ruled(found, comparisons, page))
+        _read_details(call for call, _ in ruled)
+        for call, comparison in ruled:
+            shadow = call.details.get(told_as)
             verdicts = Verdicts("same")
             if shadow:
                 verdicts = Verdicts("flip", call.decision, shadow["decision"], shadow["rule"])
             _counted(found, comparison, call, verdicts)
     return found
+
+
+def _under(owner: Owner, policy: Policy) -> Callable[[Ruling, bool], Ruling]:
+    """Return what makes of a ruling what it would be if the owner's policy were another."""
+    if isinstance(owner, Agent):
+        return lambda ruling, of_agent: replace(ruling, policy=policy)
+    return lambda ruling, of_agent: under_own(ruling, policy, of_agent)
+
+
+def _ruled(
+    found: Replay, comparisons: Comparisons, page: Iterable[Call]
+) -> Iterator[tuple[Call, Comparison]]:
+    """Yield the calls that rules decided about; count those that nothing can be said of."""
+    for call in page:
+        if not call.ruled:
+            found.elsewhere += 1 + call.repeats
+        elif comparison := comparisons.over(call):
+            yield call, comparison
+        else:
+            found.count(call, Verdicts("undecidable"), 1 + call.repeats)
 
 
 def _since(days: int) -> datetime:
@@ -250,12 +297,14 @@ def _since(days: int) -> datetime:
     return timezone.now() - timedelta(days=days)
 
 
-def _pages(found: Replay, agent: Agent, most_rows: int, most_s: float) -> Iterator[list[Call]]:
-    """Yield the agent's tool calls since `found.since`, the newest first, within the bounds."""
+def _pages(found: Replay, owner: Owner, most_rows: int, most_s: float) -> Iterator[list[Call]]:
+    """Yield the owner's tool calls since `found.since`, the newest first, within the bounds."""
     ends = monotonic() + most_s
-    rows = AuditRow.objects.of(agent.organization_id).filter(
-        agent_id=agent.pk, action="agent_tool_call", opened_at__gte=found.since
-    )
+    rows = AuditRow.objects.of(organization_of(owner)).filter(opened_at__gte=found.since)
+    if isinstance(owner, Agent):
+        rows = rows.filter(agent_id=owner.pk, action="agent_tool_call")
+    else:
+        rows = rows.filter(action__in=("agent_tool_call", "tool_call"))
     last: Call | None = None
     while True:
         room = most_rows - found.rows
@@ -288,7 +337,7 @@ def _needs_text(comparison: Comparison, call: Call) -> bool:
     return cut or comparison.without_arguments(call.facts) is None
 
 
-def _read_details(calls: Iterator[Call]) -> None:
+def _read_details(calls: Iterable[Call]) -> None:
     """Read the sealed texts of these calls, in one query, and the whole names of tools."""
     wanted = {call.id: call for call in calls}
     if not wanted:

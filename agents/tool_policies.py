@@ -69,7 +69,7 @@ def set_policy(principal: Principal, owner: Owner, text: PolicyText) -> ToolPoli
     principal.require(Action.MANAGE_AGENTS if agent else Action.MANAGE_ORGANIZATION)
     rules = written_rules(owner, text)
     with change(
-        organization_id=_organization_id(owner),
+        organization_id=organization_of(owner),
         actor=principal.actor,
         action="tool_policy_changed",
         resource_type="agent" if agent else "organization",
@@ -94,9 +94,9 @@ def written_rules(owner: Owner, text: PolicyText) -> list[ToolRule]:
 
 def policy_text(owner: Owner) -> PolicyText:
     """Return a policy in the words that `set_policy` takes."""
-    policy = _stored(owner).prefetch_related("rules__server").first()
+    policy = stored(owner).prefetch_related("rules__server").first()
     if policy is None:
-        return PolicyText(_unsaid(owner))
+        return PolicyText(unsaid(owner))
     return text_of(owner, policy.mode, list(policy.rules.all()))
 
 
@@ -125,12 +125,16 @@ def is_policy(owner: Owner, text: PolicyText) -> bool:
 
     Raises `Invalid` as `set_policy` does.
     """
-    policy = _stored(owner).first()
-    stored = policy.rules.all() if policy else ()
-    wanted = _all_rules(owner, text)
-    return (policy.mode if policy else _unsaid(owner)) == text.mode and (
-        {_meaning(rule) for rule in stored} == {_meaning(rule) for rule in wanted}
+    policy = stored(owner).first()
+    return says(
+        owner, text, policy.mode if policy else unsaid(owner), policy.rules.all() if policy else ()
     )
+
+
+def says(owner: Owner, text: PolicyText, mode: str, rules: Iterable[ToolRule]) -> bool:
+    """Tell whether `text` says this mode and these rules, in whatever words and order."""
+    wanted = {_meaning(rule) for rule in _all_rules(owner, text)}
+    return mode == text.mode and {_meaning(rule) for rule in rules} == wanted
 
 
 def _meaning(rule: ToolRule) -> tuple[str, str, UUID | None, str, str]:
@@ -141,15 +145,17 @@ def _agent(owner: Owner) -> Agent | None:
     return owner if isinstance(owner, Agent) else None
 
 
-def _organization_id(owner: Owner) -> UUID:
+def organization_of(owner: Owner) -> UUID:
+    """Return the organization of a policy's owner."""
     return owner.organization_id if isinstance(owner, Agent) else owner.pk
 
 
-def _stored(owner: Owner) -> QuerySet[ToolPolicy]:
-    return ToolPolicy.objects.filter(organization_id=_organization_id(owner), agent=_agent(owner))
+def stored(owner: Owner) -> QuerySet[ToolPolicy]:
+    """Return the row of an owner's policy, if one was ever written."""
+    return ToolPolicy.objects.filter(organization_id=organization_of(owner), agent=_agent(owner))
 
 
-def _unsaid(owner: Owner) -> str:
+def unsaid(owner: Owner) -> str:
     """Return the mode that holds where no policy was ever written."""
     return ToolPolicy.Mode.NONE if isinstance(owner, Agent) else ToolPolicy.Mode.ALL
 
@@ -188,7 +194,7 @@ def replace_policy(
     with transaction.atomic():
         policy, _ = ToolPolicy.objects.update_or_create(
             agent=_agent(owner),
-            organization_id=_organization_id(owner),
+            organization_id=organization_of(owner),
             defaults={"mode": mode, **columns},
         )
         policy.rules.all().delete()
@@ -219,7 +225,7 @@ def _rules(owner: Owner, effect: str, entries: Iterable[Entry]) -> list[ToolRule
                 if part not in ("", "pattern")
             )
             raise
-        made = partial(_rule, _organization_id(owner), effect, when)
+        made = partial(_rule, organization_of(owner), effect, when)
         if target.builtin:
             rules.append(made(ToolRule.Source.BUILTIN, None, target.pattern))
         if target.server:
@@ -264,7 +270,7 @@ def _sound(when: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _servers(owner: Owner) -> list[Server]:
     """Return the servers that rules may name: an agent's own come before the pool's."""
-    pool = Server.objects.for_organization(_organization_id(owner)).pool()
+    pool = Server.objects.for_organization(organization_of(owner)).pool()
     return [*pool, *(Server.objects.in_scope(owner.pk) if isinstance(owner, Agent) else ())]
 
 

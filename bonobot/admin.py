@@ -125,11 +125,17 @@ class Site(AdminSite):
     def get_urls(self) -> list[URLPattern]:
         """Return the addresses, those of the organization that is worked in among them."""
         from agents.admin.policy import own_policy
+        from agents.admin.replaying import own_what_if
         from agents.admin.switching import kill_switch  # the modules there need this site
 
         own = [
             path("organization/", self.admin_view(self.switch), name="switch_organization"),
             path("organization/policy/", self.admin_view(own_policy), name="organization_policy"),
+            path(
+                "organization/policy/what-if/",
+                self.admin_view(own_what_if),
+                name="organization_what_if",
+            ),
             path("organization/halt/", self.admin_view(kill_switch), name="organization_halt"),
         ]
         return [*own, *super().get_urls()]

@@ -1,9 +1,13 @@
 """What if: a changed policy tried on past calls, run in the shadow, enforced (FEATURES X7)."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from django.contrib import messages
+from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -11,61 +15,108 @@ from agents.admin.agents import AgentAdmin
 from agents.admin.ruling import MODES
 from agents.drafts import discard_draft, draft_of, enforce_draft, set_draft
 from agents.models import Agent
-from agents.replay import DAYS, Replay, replay, shadowed
-from agents.tool_policies import EFFECTS, Entry, PolicyText, RuleText, policy_text
+from agents.replay import DAYS, replay, shadowed
+from agents.tool_policies import EFFECTS, Entry, Owner, PolicyText, RuleText, policy_text
 from bonobot.lib.canonical import canonical
 from bonobot.lib.problems import Invalid, Problem
+from bonobot.tenancy.active import principal_of
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import Visit, onward
+from bonobot.tenancy.screens import Visit, onward, screen
 
 SHADOW_ROWS = 5_000  # of the summary that each visit shows
 SHADOW_S = 3.0
 WHEN = " when "
+ENFORCED = _("The draft is the policy now, from the next call on.")
+DISCARDED = _("The draft is gone; the policy stays as it is.")
+OWN_DEEDS: dict[str | None, tuple[Callable[[Principal, Owner], object], Any]] = {
+    "enforce": (enforce_draft, ENFORCED),
+    "discard": (discard_draft, DISCARDED),
+}
 
 
 @AgentAdmin.add_page("what_if", _("What if"), order=41, needs=Action.VIEW_AUDIT)
 def what_if(visit: Visit) -> HttpResponseBase:
     """Show the draft and what it would have decided; try another one, or let it run."""
     agent: Agent = visit.object
-    draft = draft_of(agent)
-    text = draft.text if draft else policy_text(agent)
+    shown = _tried(visit.request, visit.principal, agent)
+    if shown is None:
+        return onward(visit, "what_if")
+    return visit.show(
+        "agents/what_if.html",
+        agent=agent,
+        may_manage=visit.principal.may(Action.MANAGE_AGENTS),
+        enforce_url=visit.url("enforce_draft"),
+        discard_url=visit.url("discard_draft"),
+        **shown,
+    )
+
+
+def own_what_if(request: HttpRequest) -> HttpResponseBase:
+    """The same for the organization's policy; its draft is enforced and discarded here, too."""
+    principal = principal_of(request)
+    principal.require(Action.VIEW_AUDIT)
+    own = Organization.objects.get(pk=principal.organization_id)
+    here = reverse("admin:organization_what_if")
+    done = request.GET.get("do") if request.method == "POST" else None
+    if done in OWN_DEEDS:
+        deed, said = OWN_DEEDS[done]
+        deed(principal, own)
+        messages.success(request, said)
+        return HttpResponseRedirect(here)
+    shown = _tried(request, principal, own)
+    if shown is None:
+        return HttpResponseRedirect(here)
+    return screen(
+        request,
+        "organization_what_if.html",
+        title=_("What if the organization ruled otherwise?"),
+        may_manage=principal.may(Action.MANAGE_ORGANIZATION),
+        enforce_url=f"{here}?do=enforce",
+        discard_url=f"{here}?do=discard",
+        **shown,
+    )
+
+
+def _tried(request: HttpRequest, principal: Principal, owner: Owner) -> dict[str, Any] | None:
+    """Return what the page shows; None where a draft was just written."""
+    draft = draft_of(owner)
+    text = draft.text if draft else policy_text(owner)
     words = {effect: _lines(text.entries(effect)) for effect in EFFECTS}
     mode, tried, problem = text.mode, None, None
-    posted = visit.request.POST
-    if visit.request.method == "POST":
+    posted = request.POST
+    if request.method == "POST":
         mode = posted.get("mode", "")
         words = {effect: posted.get(effect, "") for effect in EFFECTS}
         try:
             wanted = PolicyText(mode, **{one: _entries(one, words[one]) for one in EFFECTS})
             if posted.get("do") == "shadow":
-                set_draft(visit.principal, agent, wanted)
+                set_draft(principal, owner, wanted)
                 text_said = _t("It runs in the shadow: recorded with each call, deciding nothing.")
-                messages.success(visit.request, text_said)
-                return onward(visit, "what_if")
-            tried = replay(visit.principal, agent, wanted)
+                messages.success(request, text_said)
+                return None
+            tried = replay(principal, owner, wanted)
         except Problem as found:
             problem = found
-    return visit.show(
-        "agents/what_if.html",
-        agent=agent,
-        draft=draft,
-        mode=mode,
-        words=[(effect, words[effect]) for effect in ("allow", "ask", "deny")],
-        modes=MODES,
-        days=DAYS,
-        tried=tried,
-        shadow=_shadow(visit, agent),
-        problem=problem,
-        may_manage=visit.principal.may(Action.MANAGE_AGENTS),
-        status=problem.status if problem else 200,
-    )
+    return {
+        "draft": draft,
+        "mode": mode,
+        "words": [(effect, words[effect]) for effect in ("allow", "ask", "deny")],
+        "modes": MODES,
+        "days": DAYS,
+        "tried": tried,
+        "shadow": shadowed(principal, owner, most_rows=SHADOW_ROWS, most_s=SHADOW_S),
+        "problem": problem,
+        "status": problem.status if problem else 200,
+    }
 
 
 @AgentAdmin.add_deed("enforce_draft", needs=Action.MANAGE_AGENTS)
 def enforce(visit: Visit) -> HttpResponseBase:
     """Make the draft the policy."""
     enforce_draft(visit.principal, visit.object)
-    messages.success(visit.request, _t("The draft is the policy now, from the next call on."))
+    messages.success(visit.request, ENFORCED)
     return onward(visit, "what_if")
 
 
@@ -73,12 +124,8 @@ def enforce(visit: Visit) -> HttpResponseBase:
 def discard(visit: Visit) -> HttpResponseBase:
     """Drop the draft."""
     discard_draft(visit.principal, visit.object)
-    messages.success(visit.request, _t("The draft is gone; the policy stays as it is."))
+    messages.success(visit.request, DISCARDED)
     return onward(visit, "what_if")
-
-
-def _shadow(visit: Visit, agent: Agent) -> Replay | None:
-    return shadowed(visit.principal, agent, most_rows=SHADOW_ROWS, most_s=SHADOW_S)
 
 
 def _lines(entries: tuple[Entry, ...]) -> str:

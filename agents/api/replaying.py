@@ -1,4 +1,4 @@
-"""Replay and shadow of an agent's tool policy (FEATURES X7)."""
+"""Replay and shadow of an agent's tool policy, and of the organization's (FEATURES X7)."""
 
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
@@ -7,12 +7,12 @@ from rest_framework.response import Response
 from agents.api.agents import AgentResource
 from agents.api.policies import PolicyShape, text_in
 from agents.drafts import discard_draft, enforce_draft, set_draft, standing_draft
-from agents.models import Agent
 from agents.replay import DAYS, MOST_DAYS, replay, shadowed
-from agents.tool_policies import policy_text
-from bonobot.tenancy.api.resources import READ
+from agents.tool_policies import Owner, policy_text
+from bonobot.tenancy.api.resources import READ, Resource
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Action
 
 
@@ -92,7 +92,52 @@ class DraftShape(PolicyShape):
     since = serializers.DateTimeField()
 
 
-class ReplayPolicy(AgentResource):
+class PolicyResource(Resource):
+    """What is done with a policy, whoever its owner is."""
+
+    def replayed(self, owner: Owner) -> Response:
+        """Say what another policy would have decided."""
+        body = self.read(ReplayBody)
+        found = replay(self.principal, owner, text_in(body), days=body["days"])
+        return Response(found.as_dict())
+
+    def draft(self, owner: Owner) -> Response:
+        """Show the draft."""
+        return Response(standing_draft(owner).as_dict())
+
+    def redrafted(self, owner: Owner) -> Response:
+        """Write the draft."""
+        set_draft(self.principal, owner, text_in(self.read(PolicyShape)))
+        return self.draft(owner)
+
+    def discarded(self, owner: Owner) -> Response:
+        """Drop the draft."""
+        discard_draft(self.principal, owner)
+        return Response(status=204)
+
+    def summed_up(self, owner: Owner) -> Response:
+        """Say what the draft would have decided."""
+        standing_draft(owner)
+        found = shadowed(self.principal, owner)
+        return Response(found.as_dict() if found else None)
+
+    def enforced(self, owner: Owner) -> Response:
+        """Make the draft the policy."""
+        enforce_draft(self.principal, owner)
+        fresh: Owner = type(owner).objects.get(pk=owner.pk)
+        return Response(policy_text(fresh).as_dict())
+
+
+class OwnPolicyResource(PolicyResource):
+    """The same for the organization's own policy."""
+
+    @property
+    def own(self) -> Organization:
+        """The organization that is worked in."""
+        return Organization.objects.get(pk=self.organization_id)
+
+
+class ReplayPolicy(AgentResource, PolicyResource):
     """Another policy over past calls."""
 
     rules = {"POST": Action.VIEW_AUDIT}
@@ -103,13 +148,10 @@ class ReplayPolicy(AgentResource):
 
         Nothing is changed. At most 50,000 rows and 10 seconds, the newest calls first.
         """
-        agent = self.agent(agent_id)
-        body = self.read(ReplayBody)
-        found = replay(self.principal, agent, text_in(body), days=body["days"])
-        return Response(found.as_dict())
+        return self.replayed(self.agent(agent_id))
 
 
-class PolicyDraft(AgentResource):
+class PolicyDraft(AgentResource, PolicyResource):
     """The draft in the shadow of an agent's policy."""
 
     rules = {"GET": READ, "PUT": Action.MANAGE_AGENTS, "DELETE": Action.MANAGE_AGENTS}
@@ -118,23 +160,20 @@ class PolicyDraft(AgentResource):
     @operation("get_tool_policy_draft", answer=DraftShape)
     def get(self, request: object, agent_id: str) -> Response:
         """Show the policy that runs in the shadow; a 404 (`no_draft`) where none does."""
-        return Response(standing_draft(self.agent(agent_id)).as_dict())
+        return self.draft(self.agent(agent_id))
 
     @operation("set_tool_policy_draft", body=PolicyShape, answer=DraftShape)
     def put(self, request: object, agent_id: str) -> Response:
         """Run a policy in the shadow: the audit says what it would decide, and nothing else is."""
-        agent = self.agent(agent_id)
-        set_draft(self.principal, agent, text_in(self.read(PolicyShape)))
-        return Response(standing_draft(agent).as_dict())
+        return self.redrafted(self.agent(agent_id))
 
     @operation("discard_tool_policy_draft", status=204)
     def delete(self, request: object, agent_id: str) -> Response:
         """Drop the policy that runs in the shadow."""
-        discard_draft(self.principal, self.agent(agent_id))
-        return Response(status=204)
+        return self.discarded(self.agent(agent_id))
 
 
-class PolicyShadow(AgentResource):
+class PolicyShadow(AgentResource, PolicyResource):
     """What the draft would have decided."""
 
     rules = {"GET": Action.VIEW_AUDIT}
@@ -142,13 +181,10 @@ class PolicyShadow(AgentResource):
     @operation("get_tool_policy_shadow", answer=ReplayShape)
     def get(self, request: object, agent_id: str) -> Response:
         """Sum up what the draft would have decided otherwise since it stands."""
-        agent = self.agent(agent_id)
-        standing_draft(agent)
-        found = shadowed(self.principal, agent)
-        return Response(found.as_dict() if found else None)
+        return self.summed_up(self.agent(agent_id))
 
 
-class EnforceDraft(AgentResource):
+class EnforceDraft(AgentResource, PolicyResource):
     """The draft becomes the policy."""
 
     rules = {"POST": Action.MANAGE_AGENTS}
@@ -156,6 +192,65 @@ class EnforceDraft(AgentResource):
     @operation("enforce_tool_policy_draft", answer=PolicyShape)
     def post(self, request: object, agent_id: str) -> Response:
         """Make the draft the agent's tool policy; it holds on the very next call."""
-        agent = self.agent(agent_id)
-        enforce_draft(self.principal, agent)
-        return Response(policy_text(Agent.objects.get(pk=agent.pk)).as_dict())
+        return self.enforced(self.agent(agent_id))
+
+
+class ReplayOwnPolicy(OwnPolicyResource):
+    """Another policy of the organization over past calls."""
+
+    rules = {"POST": Action.VIEW_AUDIT}
+
+    @operation("replay_organization_tool_policy", body=ReplayBody, answer=ReplayShape)
+    def post(self, request: object) -> Response:
+        """Say what a changed policy of the organization would have decided about all its calls.
+
+        Nothing is changed. At most 50,000 rows and 10 seconds, the newest calls first.
+        """
+        return self.replayed(self.own)
+
+
+class OwnPolicyDraft(OwnPolicyResource):
+    """The draft in the shadow of the organization's policy."""
+
+    rules = {
+        "GET": READ,
+        "PUT": Action.MANAGE_ORGANIZATION,
+        "DELETE": Action.MANAGE_ORGANIZATION,
+    }
+
+    @operation("get_organization_tool_policy_draft", answer=DraftShape)
+    def get(self, request: object) -> Response:
+        """Show the policy that runs in the shadow; a 404 (`no_draft`) where none does."""
+        return self.draft(self.own)
+
+    @operation("set_organization_tool_policy_draft", body=PolicyShape, answer=DraftShape)
+    def put(self, request: object) -> Response:
+        """Run a policy in the shadow: the audit says what it would decide, and nothing else is."""
+        return self.redrafted(self.own)
+
+    @operation("discard_organization_tool_policy_draft", status=204)
+    def delete(self, request: object) -> Response:
+        """Drop the policy that runs in the shadow."""
+        return self.discarded(self.own)
+
+
+class OwnPolicyShadow(OwnPolicyResource):
+    """What the organization's draft would have decided."""
+
+    rules = {"GET": Action.VIEW_AUDIT}
+
+    @operation("get_organization_tool_policy_shadow", answer=ReplayShape)
+    def get(self, request: object) -> Response:
+        """Sum up what the draft would have decided otherwise since it stands."""
+        return self.summed_up(self.own)
+
+
+class EnforceOwnDraft(OwnPolicyResource):
+    """The organization's draft becomes its policy."""
+
+    rules = {"POST": Action.MANAGE_ORGANIZATION}
+
+    @operation("enforce_organization_tool_policy_draft", answer=PolicyShape)
+    def post(self, request: object) -> Response:
+        """Make the draft the organization's tool policy; it holds on the very next call."""
+        return self.enforced(self.own)

@@ -23,6 +23,7 @@ from agents.api import (
 
 AGENT = "agents/<str:agent_id>"
 SERVER = f"{AGENT}/mcp-servers/<str:server_id>"
+OWN = "tool-policy"
 POLICY = f"{AGENT}/tool-policy"
 TOOL = f"{AGENT}/tools/<str:name>"
 SESSION = "sessions/<str:session_id>"
@@ -38,7 +39,11 @@ urlpatterns = [
         organization.ResumeOrganization.as_view(),
         name="organization-resume",
     ),
-    path("tool-policy", policies.OwnPolicy.as_view(), name="own-tool-policy"),
+    path(OWN, policies.OwnPolicy.as_view(), name="own-tool-policy"),
+    path(f"{OWN}/replay", replaying.ReplayOwnPolicy.as_view(), name="own-policy-replay"),
+    path(f"{OWN}/draft", replaying.OwnPolicyDraft.as_view(), name="own-policy-draft"),
+    path(f"{OWN}/draft/shadow", replaying.OwnPolicyShadow.as_view(), name="own-policy-shadow"),
+    path(f"{OWN}/draft/enforce", replaying.EnforceOwnDraft.as_view(), name="own-policy-enforce"),
     path("agents", agents.Agents.as_view(), name="agents"),
     path(AGENT, agents.OneAgent.as_view(), name="agent"),
     path(f"{AGENT}/mcp-servers", servers.AgentServers.as_view(), name="agent-servers"),

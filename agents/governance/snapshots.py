@@ -76,6 +76,11 @@ class Tool:
         return self.declaration.get("description") or self.declaration.get("title") or ""
 
 
+# What a draft would have decided, in the audit's details: an agent's, the organization's.
+SHADOW = "shadow"
+ORGANIZATION_SHADOW = "organization_shadow"
+
+
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
     """A server as a call needs it; the endpoint knows what must be masked."""
@@ -95,7 +100,8 @@ class Snapshot:
     """Everything that calls of one agent (or, without an agent, of one server) depend on.
 
     `notes` are the approved instructions of its servers, by their names. `draft` is the ruling as
-    it would be under the policy that stands in the shadow of the agent's.
+    it would be under the policy that stands in the shadow of the agent's, and
+    `organization_draft` under the one in the shadow of the organization's.
     """
 
     organization_id: UUID
@@ -112,6 +118,7 @@ class Snapshot:
     offers: Mapping[OfferKey, Offer] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     draft: Ruling | None = None
+    organization_draft: Ruling | None = None
     _decided: dict[tuple[ToolFacts, tuple[bool, ...]], Decision] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -133,15 +140,19 @@ class Snapshot:
                 self._decided[met] = decision
         return decision
 
-    def shadowed(self, tool: Tool, arguments: Arguments, decision: Decision) -> Decision | None:
-        """Return what the draft makes of a call, where that isn't what the rules make of it.
+    def shadows(self, tool: Tool, arguments: Arguments, decision: Decision) -> dict[str, Decision]:
+        """Return what the drafts make of a call, where that isn't what the rules make of it.
 
         Of a call that something else refuses, nothing: no policy would change that.
         """
-        if self.draft is None or (decision.verdict == "deny" and decision.code not in RULED):
-            return None
-        other = decide(tool.facts, self.draft, arguments)
-        return other if other.verdict != self.decided(tool, arguments).verdict else None
+        drafts = {SHADOW: self.draft, ORGANIZATION_SHADOW: self.organization_draft}
+        if not any(drafts.values()) or (decision.verdict == "deny" and decision.code not in RULED):
+            return {}
+        now = self.decided(tool, arguments).verdict
+        found = {
+            name: decide(tool.facts, draft, arguments) for name, draft in drafts.items() if draft
+        }
+        return {name: other for name, other in found.items() if other.verdict != now}
 
     def offers_of(self, *kinds: str) -> list[Offer]:
         """Return the resources, templates or prompts, by the names of their servers and own."""
@@ -197,9 +208,10 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
     bound = agent.bindings.select_related("server__preset").prefetch_related("server__secrets")
     bindings = list(bound)
     servers = {binding.server_id: _server_facts(binding.server) for binding in bindings}
+    own = _own_row(agent.organization_id)
     ruling = Ruling(
         policy=_policy(getattr(agent, "tool_policy", None)),
-        organization=replace(_organization_policy(agent.organization_id), mode="all"),
+        organization=replace(_ruled(own), mode="all"),
         switches=switches_of(agent),
         scopes={binding.server_id: _scope(binding) for binding in bindings},
     )
@@ -226,6 +238,7 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
         offers=offers_from(others, servers, ruling),
         notes=notes_from(declared, servers, ruling),
         draft=_draft(agent, ruling),
+        organization_draft=own_draft(own, ruling, of_agent=True),
     )
 
 
@@ -247,8 +260,9 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
         .get(pk=server_id)
     )
     facts = _server_facts(server)
+    own = _own_row(server.organization_id)
     ruling = Ruling(
-        policy=_organization_policy(server.organization_id),
+        policy=_ruled(own),
         switches=Switches(server.organization.halted_at is None),
         scopes={server.pk: EVERYTHING},
     )
@@ -263,6 +277,7 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
         limits=_limits(server.organization_id, {server.pk: facts}),
         ruling=ruling,
         offers=offers_from(others, {server.pk: facts}, ruling),
+        organization_draft=own_draft(own, ruling, of_agent=False),
     )
 
 
@@ -294,10 +309,28 @@ def _scope(binding: Any) -> Scope:
     )
 
 
-def _organization_policy(organization_id: UUID) -> Policy:
+def own_draft(row: ToolPolicy | None, ruling: Ruling, *, of_agent: bool) -> Ruling | None:
+    """Return a ruling as the policy in the shadow of the organization's would have it."""
+    return under_own(ruling, read_policy(row.draft), of_agent) if row and row.draft else None
+
+
+def under_own(ruling: Ruling, policy: Policy, of_agent: bool) -> Ruling:
+    """Return a ruling under another policy of the organization.
+
+    Its deny and ask rules hold for every agent; without an agent, all of it decides.
+    """
+    if of_agent:
+        return replace(ruling, organization=replace(policy, mode="all"))
+    return replace(ruling, policy=policy)
+
+
+def _own_row(organization_id: UUID) -> ToolPolicy | None:
     """Return what rules calls without an agent, and with its deny and ask rules every agent."""
     found = ToolPolicy.objects.filter(organization_id=organization_id, agent=None)
-    row = found.prefetch_related("rules").first()
+    return found.prefetch_related("rules").first()
+
+
+def _ruled(row: ToolPolicy | None) -> Policy:
     return _policy(row) if row else UNRULED
 
 

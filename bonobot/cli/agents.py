@@ -1,6 +1,7 @@
 """`bonobot agents …`: agents, their runs and their policies."""
 
 import argparse
+from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Any
@@ -14,7 +15,7 @@ from agents.drafts import draft_of
 from agents.governance.explaining import explain
 from agents.governance.snapshots import snapshots
 from agents.models import Agent, ModelEndpoint, Session, Step
-from agents.registration import AgentSpec, add_agent
+from agents.registration import AgentSpec, add_agent, alter_agent
 from agents.sessions.events import Event, follow
 from agents.sessions.reports import report
 from agents.sessions.requests import start
@@ -239,10 +240,7 @@ def _policy(cli: Cli, options: argparse.Namespace) -> None:
         ),
     )
     cli.say(replaying.in_a_line(now))
-    if draft:
-        cli.say(f"In its shadow since {draft.since:%Y-%m-%d %H:%M}:")
-        cli.say(replaying.in_a_line(draft.text))
-        cli.say(f"What it would have decided: bonobot audit replay --agent {agent.slug} --shadow")
+    replaying.say_draft(cli, agent, draft)
 
 
 def _explain_arguments(parser: argparse.ArgumentParser) -> None:
@@ -285,6 +283,20 @@ def _explain(cli: Cli, options: argparse.Namespace) -> None:
     cli.say(f"Who can change it: {told['who']}.")
 
 
+def _switch(enabled: bool) -> Callable[[Cli, argparse.Namespace], None]:
+    def switch(cli: Cli, options: argparse.Namespace) -> None:
+        agent = find(cli, options.slug)
+        alter_agent(cli.principal, agent, AgentSpec(name=agent.name, enabled=enabled))
+        cli.emit({"slug": agent.slug, "enabled": agent.enabled})
+        cli.say(f"{agent.slug} is on." if enabled else f"{agent.slug} is off; its sessions end.")
+
+    return switch
+
+
+def _switch_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG")
+
+
 VERBS = (
     Verb(
         "list",
@@ -317,6 +329,16 @@ VERBS = (
             "agents policy demo --shadow --ask 'mcp_git_*'",
             "agents policy demo --enforce",
         ),
+    ),
+    Verb(
+        "enable", "Switch an agent on.", _switch(True), _switch_arguments, ("agents enable demo",)
+    ),
+    Verb(
+        "disable",
+        "Switch an agent off: its sessions end, nothing of it runs.",
+        _switch(False),
+        _switch_arguments,
+        ("agents disable demo",),
     ),
     Verb(
         "explain",

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from agents.api.policies import PolicyShape, text_in
-from agents.drafts import discard_draft, enforce_draft, set_draft
+from agents.drafts import Draft, discard_draft, draft_of, enforce_draft, named, set_draft
 from agents.models import Agent
 from agents.replay import DAYS, MOST_ROWS, Group, Replay, replay, shadowed
 from agents.tool_policies import (
@@ -42,21 +42,26 @@ def policy_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def own_policy(cli: Cli, options: argparse.Namespace) -> None:
-    """Show or change the organization's own policy, which has no draft; raises `Invalid`."""
+    """Show or change the organization's own policy and its draft; raises `Invalid`."""
     own = Organization.objects.get(pk=cli.principal.organization_id)
-    if options.shadow or options.enforce or options.discard:
-        raise Invalid(
-            "The organization's policy has no draft.",
-            field="--organization",
-            remedy="Run a draft of an agent's policy instead.",
-        )
-    text = wanted(own, options)
+    drafted(cli, own, options)
+    text = None if options.shadow else wanted(own, options)
     if text is not None:
         set_policy(cli.principal, own, text)
-    now = policy_text(own)
-    cli.emit(now.as_dict())
+    now, draft = policy_text(own), draft_of(own)
+    cli.emit({**now.as_dict(), "draft": draft.as_dict() if draft else None})
     cli.say(in_a_line(now))
     cli.say("What it denies or asks about holds for every agent; the rest without an agent.")
+    say_draft(cli, own, draft)
+
+
+def say_draft(cli: Cli, owner: Owner, draft: Draft | None) -> None:
+    """Say what runs in the shadow, and how to see what it would have decided."""
+    if draft is not None:
+        whose = f"--agent {owner.slug}" if isinstance(owner, Agent) else "--organization"
+        cli.say(f"In its shadow since {draft.since:%Y-%m-%d %H:%M}:")
+        cli.say(in_a_line(draft.text))
+        cli.say(f"What it would have decided: bonobot audit replay {whose} --shadow")
 
 
 def wanted(agent: Owner, options: argparse.Namespace) -> PolicyText | None:
@@ -72,7 +77,7 @@ def wanted(agent: Owner, options: argparse.Namespace) -> PolicyText | None:
     return PolicyText(options.mode or now.mode, **lists)
 
 
-def drafted(cli: Cli, agent: Agent, options: argparse.Namespace) -> None:
+def drafted(cli: Cli, agent: Owner, options: argparse.Namespace) -> None:
     """Do what the options say about the draft."""
     if options.shadow:
         text = wanted(agent, options)
@@ -148,7 +153,11 @@ def _unusable(path: str, why: str) -> Invalid:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--agent", metavar="SLUG", required=True, help="whose calls and policy")
+    whose = parser.add_mutually_exclusive_group(required=True)
+    whose.add_argument("--agent", metavar="SLUG", help="whose calls and policy")
+    whose.add_argument(
+        "--organization", action="store_true", help="all calls, and the organization's own policy"
+    )
     parser.add_argument("--days", type=int, default=DAYS, help=f"default: {DAYS}")
     parser.add_argument(
         "--rows", type=int, default=MOST_ROWS, help=f"at most so many (default: {MOST_ROWS})"
@@ -160,15 +169,20 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _replay(cli: Cli, options: argparse.Namespace) -> None:
-    agent: Agent = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.agent)
+    organization_id = cli.principal.organization_id
+    owner: Owner = (
+        Organization.objects.get(pk=organization_id)
+        if options.organization
+        else Agent.objects.get_or_404(organization_id, slug=options.agent)
+    )
     with cli.waiting("Reading the audit …"):
-        found = _found(cli, agent, options)
+        found = _found(cli, owner, options)
     cli.emit(found.as_dict(), _drawn(found))
     for line in _told(found):
         cli.say(line)
 
 
-def _found(cli: Cli, agent: Agent, options: argparse.Namespace) -> Replay:
+def _found(cli: Cli, agent: Owner, options: argparse.Namespace) -> Replay:
     bounds = {"most_rows": max(options.rows, 1), "most_s": MOST_S}
     text = wanted(agent, options)
     if options.shadow:
@@ -178,7 +192,7 @@ def _found(cli: Cli, agent: Agent, options: argparse.Namespace) -> Replay:
                 f"Nothing runs in the shadow of the policy of `{agent.slug}`.",
                 code="no_draft",
                 field="--shadow",
-                remedy=f"bonobot agents policy {agent.slug} --shadow --mode …",
+                remedy=f"bonobot agents policy {named(agent)} --shadow --mode …",
             )
         return found
     if text is None:
@@ -193,7 +207,7 @@ def _found(cli: Cli, agent: Agent, options: argparse.Namespace) -> Replay:
 
 def _drawn(found: Replay) -> Any:
     rows = [_row(group) for group in (*found.flips, *found.unsure)]
-    empty = "Nothing flips." if found.rows else "The agent made no call in this time."
+    empty = "Nothing flips." if found.rows else "No call was made in this time."
     columns = ("SERVER", "TOOL", "BEFORE", "AFTER", "CALLS", "RULE")
     return table(*columns, rows=rows, empty=empty)
 
@@ -228,12 +242,13 @@ def _told(found: Replay) -> list[str]:
 
 REPLAY = Verb(
     "replay",
-    "Say what another policy would have decided about an agent's calls.",
+    "Say what another policy would have decided about past calls.",
     _replay,
     _arguments,
     (
         "audit replay --agent demo --deny 'mcp_git_*'",
         "audit replay --agent demo --days 30 --policy stricter.yaml --json",
         "audit replay --agent demo --shadow",
+        "audit replay --organization --deny 'mcp_shell_*'",
     ),
 )

@@ -8,6 +8,7 @@ from django.db import transaction
 
 from agents.bindings import bind, unbind
 from agents.budgets import set_budgets
+from agents.drafts import set_draft
 from agents.models import Agent, ModelEndpoint
 from agents.registration import (
     AgentSpec,
@@ -162,6 +163,23 @@ def _own_policy(principal: Principal, step: Step) -> None:
     set_policy(principal, step.row, step.wanted.text)
 
 
+def _policy_draft(principal: Principal, step: Step) -> None:
+    set_draft(principal, _agent_row(principal, step.wanted.slug), step.wanted.draft)
+
+
+def _own_draft(principal: Principal, step: Step) -> None:
+    set_draft(principal, step.row, step.wanted.text)
+
+
+def _own_budgets(principal: Principal, step: Step) -> None:
+    set_budgets(principal, step.row, step.wanted.lines)
+
+
+def _server_budgets(principal: Principal, step: Step) -> None:
+    pool = Server.objects.for_organization(principal.organization_id).pool()
+    set_budgets(principal, pool.get(name=step.wanted.server), step.wanted.lines)
+
+
 def _budgets(principal: Principal, step: Step) -> None:
     set_budgets(principal, _agent_row(principal, step.wanted.slug), step.wanted.budgets)
 
@@ -178,5 +196,9 @@ _DOERS: dict[str, Callable[[Principal, Step], None]] = {
     "binding": _binding,
     "policy": _policy,
     "organization_policy": _own_policy,
+    "policy_draft": _policy_draft,
+    "organization_policy_draft": _own_draft,
+    "organization_budgets": _own_budgets,
+    "server_budgets": _server_budgets,
     "budgets": _budgets,
 }

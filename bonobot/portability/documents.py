@@ -31,13 +31,16 @@ _ENDPOINT_TEXTS = (
 )
 _ENDPOINT_FLAGS = ("allow_private", "native_tools", "sees_images")
 _ENDPOINT_NUMBERS = (*("timeout_s", "input_price", "output_price", "max_tokens", "retries"),)
-SECTIONS = ("bonobot", "model_endpoints", "servers", "agents", "policy")
+SECTIONS = (
+    *("bonobot", "model_endpoints", "servers", "agents"),
+    *("policy", "policy_draft", "budgets"),
+)
 # How much of a server an agent gets.
 SHARES = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
 _SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 _BESIDE_ENTRY = (
     *("description", "approval", "allow_private", "confinement", "network"),
-    *("allowed_tools", *PRICED),
+    *("allowed_tools", "budgets", *PRICED),
 )
 
 
@@ -99,16 +102,26 @@ class WantedAgent:
     values: Mapping[str, Any]
     model: str | None = None
     policy: PolicyText | None = None
+    draft: PolicyText | None = None
     budgets: tuple[BudgetLine, ...] | None = None
     bindings: tuple[WantedBinding, ...] | None = None
 
 
 @dataclass(frozen=True)
 class WantedPolicy:
-    """The organization's own tool policy."""
+    """The organization's own tool policy, or the draft in its shadow."""
 
     text: PolicyText
     place: Place
+
+
+@dataclass(frozen=True)
+class WantedBudgets:
+    """The budgets of the organization, or (by its name) of a server of the pool."""
+
+    lines: tuple[BudgetLine, ...]
+    place: Place
+    server: str = ""
 
 
 @dataclass(kw_only=True)
@@ -123,6 +136,9 @@ class Wanted:
     servers: dict[str, WantedServer] = field(default_factory=dict)
     agents: dict[str, WantedAgent] = field(default_factory=dict)
     policy: WantedPolicy | None = None
+    draft: WantedPolicy | None = None
+    budgets: WantedBudgets | None = None
+    server_budgets: list[WantedBudgets] = field(default_factory=list)
     server_names: set[str] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
 
@@ -164,6 +180,8 @@ class _Document:
         for name, place, node in self._section(top, "agents"):
             self._wanted.agents[name] = self._agent(name, place, node)
         self._own_policy(top)
+        self._own_draft(top)
+        self._own_budgets(top)
         top.refuse_others(SECTIONS)
 
     def _members(self, node: Node, path: str) -> Members:
@@ -206,6 +224,8 @@ class _Document:
             problems.append(problem)
         self._wanted.problems += [place.mark(problem) for problem in problems]
         said = {member: value for member, value in beside.items() if value is not None}
+        if (lines := self._budgets(members)) is not None:
+            self._wanted.server_budgets.append(WantedBudgets(lines, place, name))
         if problems:
             return None
         return WantedServer(
@@ -238,7 +258,7 @@ class _Document:
         values["enabled"] = members.flag("enabled")
         for name in ("max_turns", "max_calls", "max_run_s", "calls_per_minute"):
             values[name] = members.number(name)
-        beside = ("model", "policy", "budgets", "servers")
+        beside = ("model", "policy", "policy_draft", "budgets", "servers")
         model = members.text("model")
         members.refuse_others((*values, *beside))
         return WantedAgent(
@@ -246,24 +266,43 @@ class _Document:
             place=place,
             values={name: value for name, value in values.items() if value is not None},
             model=model,
-            policy=self._policy(members, f"{place.path}.policy"),
+            policy=self._policy(members, "policy", f"{place.path}.policy"),
+            draft=self._policy(members, "policy_draft", f"{place.path}.policy_draft"),
             budgets=self._budgets(members),
             bindings=self._bindings(members),
         )
 
     def _own_policy(self, top: Members) -> None:
-        node = top.object("policy")
-        if node is None:
+        if (place := self._own(top, "policy", self._wanted.policy)) is None:
             return
-        place = Place(document=self._number, line=node.line, path="policy")
-        self._wanted.sections.add("policy")
-        if self._wanted.policy is not None:
-            self._refuse(place, "duplicate_name", "`policy` is there twice.")
-        elif (text := self._policy(top, "policy")) is not None:
+        if (text := self._policy(top, "policy", "policy")) is not None:
             self._wanted.policy = WantedPolicy(text, place)
 
-    def _policy(self, owner: Members, path: str) -> PolicyText | None:
-        node = owner.object("policy")
+    def _own_draft(self, top: Members) -> None:
+        if (place := self._own(top, "policy_draft", self._wanted.draft)) is None:
+            return
+        if (text := self._policy(top, "policy_draft", "policy_draft")) is not None:
+            self._wanted.draft = WantedPolicy(text, place)
+
+    def _own_budgets(self, top: Members) -> None:
+        if (place := self._own(top, "budgets", self._wanted.budgets)) is None:
+            return
+        if (lines := self._budgets(top)) is not None:
+            self._wanted.budgets = WantedBudgets(lines, place)
+
+    def _own(self, top: Members, name: str, there: object) -> Place | None:
+        """Return where the organization's own member is; None where it isn't, or is twice."""
+        if not top.has(name):
+            return None
+        place = Place(document=self._number, line=top.line_of(name), path=name)
+        self._wanted.sections.add(name)
+        if there is None:
+            return place
+        self._refuse(place, "duplicate_name", f"`{name}` is there twice.")
+        return None
+
+    def _policy(self, owner: Members, name: str, path: str) -> PolicyText | None:
+        node = owner.object(name)
         if node is None:
             return None
         members = self._members(node, path)
@@ -288,13 +327,13 @@ class _Document:
                 members.refuse("tool" if not tool else "when", "missing_value", remedy)
         return tuple(found)
 
-    def _budgets(self, agent: Members) -> tuple[BudgetLine, ...] | None:
-        items = agent.items("budgets")
+    def _budgets(self, owner: Members) -> tuple[BudgetLine, ...] | None:
+        items = owner.items("budgets")
         if items is None:
             return None
         lines = []
         for index, node in enumerate(items):
-            members = self._members(node, f"{agent.path}.budgets[{index}]")
+            members = self._members(node, f"{owner.path}.budgets[{index}]".lstrip("."))
             members.refuse_others(("unit", "period", "limit", "each_session", "warn_at"))
             limit = members.number("limit")
             if limit is None:

@@ -5,7 +5,9 @@ from typing import Any
 
 import yaml
 
-from agents.budgets import WARN_AT, BudgetLine, line_of
+from agents.budgets import WARN_AT, BudgetLine, budgets_of, line_of
+from agents.budgets import Owner as BudgetOwner
+from agents.drafts import draft_of
 from agents.endpoint_rules import EndpointSpec, chain
 from agents.models import Agent, ModelEndpoint
 from agents.tool_policies import Owner, PolicyText, policy_text
@@ -46,12 +48,17 @@ def configuration(principal: Principal, agent: Agent | None = None) -> dict[str,
     found = {
         "bonobot": VERSION,
         "model_endpoints": {row.slug: _endpoint(row, names) for row in endpoints},
-        "servers": {row.name: described(row, names) for row in _servers(principal, agent)},
+        "servers": {row.name: _server(row, names) for row in _servers(principal, agent)},
         "agents": {row.slug: _agent(row) for row in agents.select_related("model_endpoint")},
     }
     own = Organization.objects.get(pk=principal.organization_id)
-    if agent is None and policy_text(own) != PolicyText("all"):
+    if agent is not None:
+        return found
+    if policy_text(own) != PolicyText("all"):
         found["policy"] = _policy(own)
+    found |= _draft(own)
+    if budgets := _budgets(own):
+        found["budgets"] = budgets
     return found
 
 
@@ -68,6 +75,24 @@ def _servers(principal: Principal, agent: Agent | None) -> Iterable[Server]:
     if agent is not None:
         pool = pool.filter(pk__in=agent.bindings.values("server_id"))
     return pool.prefetch_related("secrets")
+
+
+def _server(row: Server, names: Names) -> dict[str, Any]:
+    found = described(row, names)
+    budgets = _budgets(row)
+    return found | ({"budgets": budgets} if budgets else {})
+
+
+def _budgets(owner: BudgetOwner) -> list[dict[str, Any]]:
+    return [_budget(line_of(one)) for one in budgets_of(owner)]
+
+
+def _draft(owner: Owner) -> dict[str, Any]:
+    """Return what runs in the shadow of a policy, if something does."""
+    draft = draft_of(owner)
+    if draft is None:
+        return {}
+    return {"policy_draft": {name: said for name, said in draft.text.as_dict().items() if said}}
 
 
 def _endpoint(row: ModelEndpoint, names: Names) -> dict[str, Any]:
@@ -99,7 +124,8 @@ def _agent(row: Agent) -> dict[str, Any]:
         "enabled": row.enabled,
         **{name: getattr(row, name) for name in _LIMITS},
         "policy": _policy(row),
-        "budgets": [_budget(line_of(one)) for one in row.budgets.all()],
+        **_draft(row),
+        "budgets": _budgets(row),
         "servers": {one.server.name: _share(one) for one in bound if _is_pool(one.server)},
     }
 

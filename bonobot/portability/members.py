@@ -24,6 +24,10 @@ class Members:
         """Tell whether the member is there at all."""
         return self._node.get(name) is not None
 
+    def line_of(self, name: str) -> int:
+        """Return the line of a member, else that of the object."""
+        return (self._node.get(name) or self._node).line
+
     def text(self, name: str) -> str | None:
         """Return a text."""
         node = self._node.get(name)

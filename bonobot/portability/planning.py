@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents.budgets import line_of
+from agents.budgets import budgets_of, line_of
+from agents.drafts import is_draft
 from agents.models import Agent, ModelEndpoint
 from agents.tool_policies import Owner, PolicyText, is_policy
 from bonobot.lib.problems import Conflict, Invalid, NotFound, Problem
@@ -16,6 +17,7 @@ from bonobot.portability.documents import (
     Wanted,
     WantedAgent,
     WantedBinding,
+    WantedBudgets,
     WantedEndpoint,
     WantedServer,
 )
@@ -33,7 +35,8 @@ _PREFIXES: Mapping[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HE
 class Step:
     """What becomes of one object: create, change, unchanged or remove, with the fields."""
 
-    kind: str  # model_endpoint, server, agent, binding, policy, budgets
+    kind: str  # model_endpoint, server, agent, binding, policy, policy_draft, budgets; or with
+    # whose it is: organization_policy, organization_budgets, server_budgets …
     name: str
     action: str
     fields: tuple[str, ...] = ()
@@ -72,7 +75,9 @@ def make_plan(principal: Principal, wanted: Wanted, *, prune: bool = False) -> P
     steps = (
         *planning.endpoints(),
         *planning.servers(),
+        *planning.server_budgets(),
         *planning.own_policy(),
+        *planning.own_budgets(),
         *planning.agents(),
         *(planning.removals() if prune else ()),
     )
@@ -153,6 +158,22 @@ class _Planning:
             changed = [] if _same_policy(own, wanted.text) else ["policy"]
             yield _step("organization_policy", own.slug, changed, wanted, own)
 
+        if (draft := self._wanted.draft) is not None:
+            own = Organization.objects.get(pk=self._principal.organization_id)
+            changed = [] if _same_draft(own, draft.text) else ["policy_draft"]
+            yield _step("organization_policy_draft", own.slug, changed, draft, own)
+
+    def own_budgets(self) -> Iterator[Step]:
+        if (wanted := self._wanted.budgets) is not None:
+            own = Organization.objects.get(pk=self._principal.organization_id)
+            yield _step("organization_budgets", own.slug, _changed_lines(own, wanted), wanted, own)
+
+    def server_budgets(self) -> Iterator[Step]:
+        for wanted in self._wanted.server_budgets:
+            row = self._servers.get(wanted.server)
+            changed = _changed_lines(row, wanted)
+            yield _step("server_budgets", wanted.server, changed, wanted, row)
+
     def agents(self) -> Iterator[Step]:
         for slug, wanted in self._wanted.agents.items():
             row = self._agents.get(slug)
@@ -198,6 +219,10 @@ class _Planning:
             same = row is not None and _same_policy(row, wanted.policy)
             changed = [] if same else ["policy"]
             yield _step("policy", wanted.slug, changed, wanted, row)
+        if wanted.draft is not None:
+            same = row is not None and _same_draft(row, wanted.draft)
+            changed = [] if same else ["policy_draft"]
+            yield _step("policy_draft", wanted.slug, changed, wanted, row)
         if wanted.budgets is not None:
             stored = {line_of(one) for one in row.budgets.all()} if row else set()
             changed = ["budgets"] if stored != set(wanted.budgets) else []
@@ -239,6 +264,18 @@ def _changed_binding(one: WantedBinding, binding: Any) -> list[str]:
         **{name: list(getattr(one, name)) for name in SHARES},
     }
     return [name for name, value in wanted.items() if getattr(binding, name) != value]
+
+
+def _changed_lines(owner: Organization | Server | None, wanted: WantedBudgets) -> list[str]:
+    stored = {line_of(one) for one in budgets_of(owner)} if owner is not None else set()
+    return ["budgets"] if stored != set(wanted.lines) else []
+
+
+def _same_draft(owner: Owner, wanted: PolicyText) -> bool:
+    try:
+        return is_draft(owner, wanted)
+    except Invalid:
+        return False  # as below
 
 
 def _same_policy(owner: Owner, wanted: PolicyText) -> bool:

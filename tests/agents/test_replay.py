@@ -9,6 +9,7 @@ from django.utils import timezone
 
 from agents import replay as replaying
 from agents.drafts import discard_draft, draft_of, enforce_draft, set_draft
+from agents.registration import remove_agent
 from agents.replay import replay, shadowed
 from agents.tool_policies import PolicyText, RuleText, policy_text, set_policy
 from bonobot.ledger.models import AuditRow
@@ -216,3 +217,55 @@ def test_only_who_manages_agents_writes_drafts(acme, boss, helper, deed):
         deed(auditor, helper)
     with pytest.raises(Forbidden):
         set_draft(auditor, helper, PolicyText("all"))
+
+
+def test_the_organizations_policy_is_replayed_over_everybody(acme, boss, helper, workshop, call):
+    call(ECHO, {"text": "hello!"})
+    call(ADD, {"a": 1, "b": 2})
+    call("echo", {"text": "no agent"}, agent_id=None, server_id=workshop.pk)
+    found = replay(boss, acme, PolicyText("none", deny=(ADD,)))
+    # Of the organization only the deny rules hold for agents, its mode for calls without one.
+    assert said(found) == {("add", "allow", "deny"): 1, ("echo", "allow", "deny"): 1}
+    by_tool = {one.tool: one for one in found.flips}
+    assert (by_tool["echo"].agent_id, by_tool["add"].agent_name) == (None, helper.name)
+    assert (found.rows, found.same) == (3, 1)
+
+
+def test_calls_of_an_agent_that_is_gone_are_undecidable(acme, boss, helper, workshop, call):
+    call(ECHO, {"text": "hello"})
+    remove_agent(boss, helper)
+    found = replay(boss, acme, PolicyText("all", deny=(ECHO,)))
+    assert (found.flipped, found.undecidable) == (0, 1)
+
+
+def test_a_draft_of_the_organization_runs_in_the_shadow_of_everybody(
+    acme, boss, helper, workshop, call
+):
+    set_draft(boss, acme, PolicyText("none", ask=(ECHO,)))
+    set_draft(boss, helper, PolicyText("none"))
+    assert call(ECHO, {"text": "hello"}).outcome == "ok"
+    details = json.loads(last_call().opened)["details"]
+    assert details["organization_shadow"]["decision"] == "ask"
+    assert details["shadow"]["decision"] == "deny"
+    call("echo", {"text": "no agent"}, agent_id=None, server_id=workshop.pk)
+    assert json.loads(last_call().opened)["details"]["organization_shadow"]["decision"] == "deny"
+    found = shadowed(boss, acme)
+    assert sorted((one.after, one.calls) for one in found.flips) == [("ask", 1), ("deny", 1)]
+    enforce_draft(boss, acme)
+    assert (policy_text(acme).mode, draft_of(acme)) == ("none", None)
+    with pytest.raises(Problem) as refused:
+        call("echo", {"text": "x"}, agent_id=None, server_id=workshop.pk)
+    assert refused.value.code == "denied_by_policy"
+
+
+def test_a_first_draft_leaves_what_holds_without_a_policy(acme, boss):
+    set_draft(boss, acme, PolicyText("none"))
+    assert policy_text(acme) == PolicyText("all")
+    discard_draft(boss, acme)
+    assert draft_of(acme) is None
+
+
+def test_only_who_manages_the_organization_drafts_its_policy(acme):
+    operator = casting.person(acme, Role.OPERATOR)
+    with pytest.raises(Forbidden):
+        set_draft(operator, acme, PolicyText("none"))

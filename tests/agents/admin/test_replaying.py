@@ -61,3 +61,22 @@ def test_what_means_nothing_is_told_and_stays_written(acme, agent, fields, code)
     page = desk.sit(acme, Role.OPERATOR).post(WHAT_IF, agent.pk, status=400, do="try", **fields)
     assert code in page
     assert fields.get("ask", "") in page
+
+
+def test_the_organizations_rules_are_tried_drafted_and_enforced(acme, agent):
+    history(agent, 3)
+    here = desk.url("organization_what_if")
+    owner = desk.sit(acme, Role.OWNER)
+    assert here in owner.get("organization_policy")
+    page = desk.words(owner.send(here, {"mode": "all", "deny": "read_result", "do": "try"}))
+    assert "3 calls: 3 flip" in page
+    owner.send(here, {"mode": "all", "deny": "read_result", "do": "shadow"})
+    assert draft_of(acme).text == PolicyText("all", deny=("read_result",))
+    desk.sit(acme, Role.AUDITOR).send(f"{here}?do=enforce", {})
+    assert draft_of(acme) is not None, "an auditor enforces nothing"
+    assert "Yes, enforce it" in owner.open(here)
+    owner.send(f"{here}?do=enforce", {})
+    assert (policy_text(acme).deny, draft_of(acme)) == (("read_result",), None)
+    owner.send(here, {"mode": "none", "do": "shadow"})
+    owner.send(f"{here}?do=discard", {})
+    assert draft_of(acme) is None

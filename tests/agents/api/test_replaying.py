@@ -43,3 +43,19 @@ def test_a_draft_is_written_enforced_and_discarded(acme, agent):
     assert client.delete(path).status == 204
     assert client.delete(path).code == "no_draft"
     assert client.put(path, {"mode": "sometimes"}).code == "unknown_mode"
+
+
+def test_the_organizations_policy_is_replayed_and_drafted(acme, agent):
+    history(agent, 2)
+    owner = rest.as_role(acme, Role.OWNER)
+    body = {"mode": "all", "deny": ["read_result"], "days": 2}
+    answer = owner.post("tool-policy/replay", body)
+    assert (answer.status, answer.json["flipped"]) == (200, 2)
+    assert owner.get("tool-policy/draft").code == "no_draft"
+    assert owner.put("tool-policy/draft", {"mode": "none"}).json["mode"] == "none"
+    assert owner.get("tool-policy/draft/shadow").json["rows"] == 0
+    operator = rest.as_role(acme, Role.OPERATOR)
+    assert operator.post("tool-policy/draft/enforce").status == 403
+    assert owner.post("tool-policy/draft/enforce").json == PolicyText("none").as_dict()
+    owner.put("tool-policy/draft", {"mode": "all"})
+    assert owner.delete("tool-policy/draft").status == 204

@@ -63,6 +63,8 @@ NOBODY = ("--org", "nobody")  # where a verb names no object, the organization i
 
 CALLS: Mapping[str, Call] = {
     "agents add": Call(("Second #",), ("Second", "--model", "nothing")),
+    "agents disable": Call(("helper",), ("nobody",)),
+    "agents enable": Call(("helper",), ("nobody",)),
     "agents explain": Call(
         ("helper", "mcp_docs_echo"), ("helper", "nothing"), "unknown_tool", reads=True
     ),
@@ -127,6 +129,7 @@ CALLS: Mapping[str, Call] = {
     "notices test": Call(("Pager",), ("nobody",)),
     "org halt": Call(("--yes",), NOBODY),
     "org resume": Call((), NOBODY),
+    "org set": Call(("--approval-hours", "8"), (*NOBODY, "--approval-hours", "8")),
     "org show": Call((), NOBODY, reads=True),
     "tokens create": Call(
         ("ci-#", "--role", "operator"), ("ci", "--role", "member", "--agent", "nobody")

@@ -2,6 +2,8 @@
 
 import pytest
 
+from agents.models import Session
+from agents.sessions.requests import start
 from bonobot.ledger.models import AuditRow
 from bonobot.tenancy.models import Token
 from bonobot.tenancy.tokens import authenticate
@@ -125,7 +127,19 @@ def test_the_organizations_policy_is_shown_and_changed(bonobot, acme):
     rule = '{"tool": "read_result", "when": {"required": ["id"]}}'
     ran = bonobot("agents", "policy", "--organization", "--ask", rule, "--deny", "mcp_*", "--json")
     said = {"tool": "read_result", "when": {"required": ["id"]}}
-    assert ran.json == {"mode": "all", "allow": [], "ask": [said], "deny": ["mcp_*"]}
+    now = {"mode": "all", "allow": [], "ask": [said], "deny": ["mcp_*"]}
+    assert ran.json == {**now, "draft": None}
     assert "deny mcp_*" in bonobot("agents", "policy", "--organization").out
     wrong = bonobot("agents", "policy", "--organization", "--ask", '{"tool": 1}', "--json")
     assert wrong.error["code"] == "invalid"
+
+
+def test_an_agent_is_switched_off_and_on(bonobot, acme):
+    agent = casting.agent(acme)
+    session = start(casting.administrator(acme), agent, "hello")
+    ran = bonobot("agents", "disable", agent.slug, "--json")
+    assert ran.json == {"slug": agent.slug, "enabled": False}
+    session.refresh_from_db()
+    assert session.status == Session.Status.CANCELLED
+    assert bonobot("agents", "run", agent.slug, "hello", "--json").error["code"] == "agent_disabled"
+    assert bonobot("agents", "enable", agent.slug, "--json").json["enabled"] is True

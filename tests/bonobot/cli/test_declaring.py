@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agents.budgets import budgets_of
+from agents.drafts import draft_of
 from agents.models import Agent, Binding, Budget, ModelEndpoint
 from agents.tool_policies import policy_text
 from bonobot.ledger.models import AuditRow, Head
@@ -21,6 +23,11 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 FILE = f"""\
 bonobot: 1
+budgets:
+  - {{unit: microusd, period: month, limit: 20000000}}
+policy_draft:
+  mode: all
+  deny: [current_time]
 model_endpoints:
   offline:
     kind: offline
@@ -39,6 +46,8 @@ servers:
     approval: first
     description: Tools to test with
     allowed_tools: [echo, "*a*"]
+    budgets:
+      - {{unit: calls, period: month, limit: 500, warn_at: 50}}
   docs:
     url: https://docs.example.com/mcp
     headers: {{Authorization: "Bearer ${{DOCS_TOKEN}}"}}
@@ -55,6 +64,9 @@ agents:
       mode: allowlist
       allow: [mcp_workshop_*, read_result]
       deny: [mcp_workshop_crash]
+    policy_draft:
+      mode: denylist
+      ask: [mcp_workshop_echo]
     budgets:
       - {{unit: tokens, period: day, limit: 100000}}
     servers:
@@ -104,10 +116,20 @@ def test_everything_in_the_file_is_made(applied):
     assert binding.allowed_resources == ["docs://*", "docs://pages/{page}"]
     assert binding.allowed_prompts == ["review"]
     assert Server.objects.get(name="workshop").only_tools == ["echo", "*a*"]
-    assert Budget.objects.get().limit == 100000
+    assert Budget.objects.get(agent=agent).limit == 100000
     assert Secret.objects.get(name="KEY").value.open() == "s3cret-WORKSHOP_SECRET"
     assert Secret.objects.get(name="token").value.open() == "s3cret-DOCS_TOKEN"
     assert ModelEndpoint.objects.get(slug="big").api_key.open() == "s3cret-MODEL_KEY"
+
+
+def test_drafts_and_the_budgets_of_organization_and_servers_are_carried(acme, applied):
+    (own,) = budgets_of(acme)
+    assert (own.unit, own.limit) == ("microusd", 20_000_000)
+    (calls,) = budgets_of(Server.objects.get(name="workshop"))
+    assert (calls.unit, calls.limit, calls.warn_at) == ("calls", 500, 50)
+    assert draft_of(acme).text.deny == ("current_time",)
+    assert draft_of(Agent.objects.get()).text.ask == ("mcp_workshop_echo",)
+    assert policy_text(acme).mode == "all"
 
 
 def test_applying_again_changes_nothing_and_writes_no_audit(bonobot, write, applied):

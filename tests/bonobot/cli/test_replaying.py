@@ -70,3 +70,17 @@ def test_a_draft_is_discarded(bonobot, agent):
 def test_what_can_not_be_done_says_why(bonobot, agent, arguments, code):
     ran = bonobot(*arguments, "--json")
     assert (ran.status, ran.error["code"]) == (1, code)
+
+
+def test_the_organizations_draft_is_run_in_the_shadow_then_enforced(bonobot, agent, acme):
+    history(agent, 2)
+    ran = bonobot("audit", "replay", "--organization", "--deny", "read_result", "--json")
+    assert ran.json["flipped"] == 2
+    ran = bonobot("agents", "policy", "--organization", "--shadow", "--mode", "none", "--json")
+    assert (ran.json["mode"], ran.json["draft"]["mode"]) == ("all", "none")
+    assert "audit replay --organization" in bonobot("agents", "policy", "--organization").out
+    assert bonobot("audit", "replay", "--organization", "--shadow", "--json").json["rows"] == 0
+    ran = bonobot("agents", "policy", "--organization", "--enforce", "--json")
+    assert (ran.json["mode"], ran.json["draft"]) == ("none", None)
+    ran = bonobot("agents", "policy", "--organization", "--discard", "--json")
+    assert ran.error["code"] == "no_draft"
