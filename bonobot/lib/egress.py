@@ -35,6 +35,7 @@ import httpcore2
 import httpx2
 from django.conf import settings
 
+from bonobot.lib import streams
 from bonobot.lib.networks import Reach, Verdict, judge
 from bonobot.lib.problems import Problem
 from bonobot.lib.tunnels import open_tunnel, proxy_of
@@ -151,7 +152,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         self._proxy = proxy_of(proxy)
         self._allow_private = allow_private
         self._resolve = resolve or _system_resolve
-        self._dial = dial or httpcore2.AnyIOBackend()
+        self._dial = dial or streams.Backend()
 
     async def connect_tcp(
         self,
