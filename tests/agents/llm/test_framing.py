@@ -38,7 +38,7 @@ def test_no_name_can_close_the_line_that_it_stands_in(server, tool):
     made = frame_for(server, tool, flagged={}, sanitized={})
     first = framed("x", made).split("\nx\n")[0]
     assert first.count("]") == first.count("[") == 1
-    assert len(first) < 260
+    assert len(first) < 160
 
 
 def test_findings_are_said_in_the_line_with_the_mark():

@@ -17,6 +17,8 @@ T = TypeVar("T")
 _DATA = tomllib.loads(Path(__file__).with_name("definitions.toml").read_text(encoding="utf-8"))
 ATTACKS: dict[str, list[str]] = _DATA["attacks"]
 FIELDS: list[dict[str, Any]] = [json.loads(one) for one in _DATA["fields"]]
+ROUNDS: list[str] = _DATA["rounds"]
+RESULT_ROUNDS: list[str] = _DATA["result_rounds"]
 HONEST: list[str] = _DATA["honest"]
 HONEST_FIELDS: list[dict[str, Any]] = [json.loads(one) for one in _DATA["honest_fields"]]
 

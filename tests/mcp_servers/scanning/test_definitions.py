@@ -129,6 +129,11 @@ def test_most_attacks_that_no_rule_was_written_with_are_found(want: str) -> None
     assert len(missed) <= len(unseen) * 0.25, missed
 
 
+def test_attacks_of_later_rounds_are_found() -> None:
+    missed = [text for text in definition_texts.ROUNDS if not held(described(text))]
+    assert len(missed) <= len(definition_texts.ROUNDS) * 0.1, missed
+
+
 def test_a_schema_that_asks_or_orders_is_found_whatever_field_it_uses() -> None:
     missed = [schema for schema in definition_texts.FIELDS if not held(taking(schema))]
     assert len(missed) <= 1, missed

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_servers.scanning import injections
-from tests.mcp_servers.scanning import result_texts
+from tests.mcp_servers.scanning import definition_texts, result_texts
 
 
 @pytest.mark.parametrize("way", result_texts.OVERT)
@@ -18,6 +18,12 @@ def test_orders_are_flagged_wherever_they_stand(way: str) -> None:
         for said in result_texts.OVERT[way]
     ]
     assert [text for text in texts if not injections(text)] == []
+
+
+def test_orders_of_later_rounds_are_flagged() -> None:
+    texts = [f"Opening hours are 9 to 17. {said}" for said in definition_texts.RESULT_ROUNDS]
+    missed = [text for text in texts if not injections(text)]
+    assert len(missed) <= len(texts) * 0.15, missed
 
 
 @pytest.mark.parametrize("text", result_texts.HONEST)
