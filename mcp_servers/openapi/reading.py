@@ -15,6 +15,7 @@ from mcp_servers.portability.yaml_reader import read_documents
 
 LONGEST_TEXT = 4 * 1024 * 1024
 LONGEST_CHAIN = 16
+ALIASED = 100_000  # values that YAML's aliases may add
 DEEPEST = 64
 VERSION = re.compile(r"3\.([0-2])(?:\.\d{1,4})?(?:-[\w.]{1,20})?")
 SWAGGER = (
@@ -120,7 +121,7 @@ def _parsed(text: str) -> Any:
             return _shallow(json.loads(bare, parse_constant=_refuse))
         # The parser in C, where there is one: documents are long.
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        roots = read_documents(text, longest=LONGEST_TEXT, loader=loader)
+        roots = read_documents(text, longest=LONGEST_TEXT, loader=loader, aliased=ALIASED)
     except RecursionError:
         raise _broken(f"it is nested deeper than {DEEPEST}") from None
     except ValueError as error:

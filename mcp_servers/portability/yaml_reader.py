@@ -1,7 +1,8 @@
 """Read YAML into the same nodes as JSON: with lines, bounded, and with the plain types of YAML 1.2.
 
-Built from the parser's events, so nothing is ever constructed: no tags, no aliases (a few lines of
-them make gigabytes), and `no` or `on` stay the texts that their writer meant.
+Built from the parser's events, so nothing is ever constructed: no tags, and `no` or `on` stay the
+texts that their writer meant. Aliases (a few lines of them make gigabytes) are read only where the
+caller gives them a bound.
 """
 
 import re
@@ -19,6 +20,8 @@ _INTEGER = re.compile(r"[-+]?[0-9]{1,300}")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]{1,3})?")
 _WORDS = {"true": True, "false": False, "null": None, "~": None, "": None}
 _TEXT_TAG = "tag:yaml.org,2002:str"
+MERGE = "<<"
+WEIGHED = 64  # characters of a text that count as one value
 
 
 def is_yaml(text: str) -> bool:
@@ -44,11 +47,16 @@ def read_yaml(text: str) -> Reading:
 
 
 def read_documents(
-    text: str, *, longest: int = LONGEST_TEXT, loader: Any = yaml.SafeLoader
+    text: str,
+    *,
+    longest: int = LONGEST_TEXT,
+    loader: Any = yaml.SafeLoader,
+    aliased: int = 0,
 ) -> tuple[Node, ...]:
     """Return every document of a text; raises `Invalid` as `read_yaml` does.
 
-    `longest` is in bytes; `loader` is whose parser reads.
+    `longest` is in bytes; `loader` is whose parser reads. `aliased` is how much aliases may add to
+    the text, in values of at most 64 characters; 0 refuses them, and with them merge keys (`<<`).
     """
     if len(text.encode("utf-8", "surrogatepass")) > longest:
         raise Invalid(
@@ -56,7 +64,7 @@ def read_documents(
             code="too_large",
             remedy="Split it into several files.",
         )
-    building = _Building()
+    building = _Building(aliased)
     try:
         for event in yaml.parse(text.lstrip("\ufeff"), Loader=loader):
             building.take(event)
@@ -77,28 +85,57 @@ class _Frame:
     members: list[tuple[str, int, Node]] = field(default_factory=list)
     items: list[Node] = field(default_factory=list)
     key: tuple[str, int] | None = None
+    anchor: str = ""
+    weight: int = 1
+    depth: int = 1
 
     def node(self) -> Node:
         if self.is_mapping:
             return Node({}, self.line, members=tuple(self.members))
         return Node([], self.line, items=tuple(self.items))
 
+    def merge(self, node: Node, line: int) -> None:
+        """Put the members of `node` (of several: the first before the others) behind our own."""
+        several = node.items if isinstance(node.value, list) else (node,)
+        for one in several:
+            if not isinstance(one.value, dict):
+                raise _unsupported(line, "a merge key (`<<`) with what is no mapping")
+            # Of members that come twice the last counts.
+            self.members[:0] = one.members
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchored:
+    """A value that aliases name, how much it is, and how deep."""
+
+    node: Node
+    weight: int
+    depth: int
+
 
 class _Building:
     """The nodes under construction."""
 
-    def __init__(self) -> None:
+    def __init__(self, aliased: int) -> None:
         self.documents: list[Node] = []
         self._open: list[_Frame] = []
+        self._aliases = bool(aliased)
+        self._left = aliased
+        self._anchored: dict[str, _Anchored] = {}
 
     def take(self, event: Any) -> None:
         line = event.start_mark.line + 1
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+        if not self._aliases and getattr(event, "anchor", None):
             raise _unsupported(line, "anchors and aliases (`&`, `*`)")
-        if isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
+        if isinstance(event, yaml.AliasEvent):
+            self._alias(event.anchor, line)
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self._anchored.clear()
+        elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
             self._begin(event, line)
         elif isinstance(event, yaml.MappingEndEvent | yaml.SequenceEndEvent):
-            self._put(self._open.pop().node())
+            frame = self._open.pop()
+            self._put(_Anchored(frame.node(), frame.weight, frame.depth), frame.anchor)
         elif isinstance(event, yaml.ScalarEvent):
             self._scalar(event, line)
 
@@ -114,7 +151,23 @@ class _Building:
                 remedy="A configuration of servers is never nested that deep.",
                 extra={"line": line},
             )
-        self._open.append(_Frame(line, isinstance(event, yaml.MappingStartEvent)))
+        mapping = isinstance(event, yaml.MappingStartEvent)
+        self._open.append(_Frame(line, mapping, anchor=event.anchor or ""))
+
+    def _alias(self, name: str, line: int) -> None:
+        """Put a value where an alias stands; what is not complete yet can't be named."""
+        found = self._anchored.get(name)
+        if found is None or self._waits_for_key():
+            raise _unsupported(line, "an alias (`*`) of nothing that stands before it")
+        self._left -= found.weight
+        if self._left < 0 or len(self._open) + found.depth > DEEPEST:
+            raise Invalid(
+                f"With what the aliases (`*`) of line {line} stand for, the text is too large.",
+                code="too_large",
+                remedy="Write out what is meant, or leave out what no server needs.",
+                extra={"line": line},
+            )
+        self._put(found)
 
     def _scalar(self, event: Any, line: int) -> None:
         if event.tag not in (None, "!", _TEXT_TAG):
@@ -125,20 +178,28 @@ class _Building:
             self._open[-1].key = (event.value, line)
             return
         plain = event.style in (None, "") and event.tag is None
-        self._put(Node(_typed(event.value) if plain else event.value, line))
+        node = Node(_typed(event.value) if plain else event.value, line)
+        self._put(_Anchored(node, 1 + len(event.value) // WEIGHED, 0), event.anchor or "")
 
     def _waits_for_key(self) -> bool:
         return bool(self._open) and self._open[-1].is_mapping and self._open[-1].key is None
 
-    def _put(self, node: Node) -> None:
+    def _put(self, value: _Anchored, anchor: str = "") -> None:
+        if anchor:
+            self._anchored[anchor] = value
         if not self._open:
-            self.documents.append(node)
+            self.documents.append(value.node)
             return
         frame = self._open[-1]
+        frame.weight += value.weight
+        frame.depth = max(frame.depth, value.depth + 1)
         if frame.key is None:
-            frame.items.append(node)
+            frame.items.append(value.node)
             return
-        frame.members.append((*frame.key, node))
+        if self._aliases and frame.key[0] == MERGE:
+            frame.merge(value.node, frame.key[1])
+        else:
+            frame.members.append((*frame.key, value.node))
         frame.key = None
 
 

@@ -62,8 +62,36 @@ def test_an_alias_bomb_is_refused_before_it_grows():
     lines = ["openapi: 3.0.3", 'a0: &a0 "lol"']
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
     began = time.perf_counter()
-    assert refusal("\n".join(lines)) == "unsupported_yaml"
+    assert refusal("\n".join(lines)) == "too_large"
     assert time.perf_counter() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        (["a: &a [*a]"], "unsupported_yaml"),
+        (["a: *later", "b: &later 1"], "unsupported_yaml"),
+        (["a: &a x", "*a : 1"], "unsupported_yaml"),
+        (["a: &a x", "b: {<<: *a}"], "unsupported_yaml"),
+        ([f"a: &a {'x' * 1_000_000}", f"b: [{', '.join(['*a'] * 20)}]"], "too_large"),
+        ([f"a: &a {'[' * 40}{']' * 40}", f"b: {'[' * 30}*a{']' * 30}"], "too_large"),
+    ],
+)
+def test_aliases_that_lead_nowhere_or_too_far_are_refused(lines: list[str], code: str):
+    assert refusal("\n".join(["openapi: 3.0.3", *lines])) == code
+
+
+def test_aliases_and_merge_keys_stand_for_what_they_name():
+    found = read(
+        "openapi: 3.0.3\ninfo: {title: Pets, version: '1'}\n"
+        "x-a: &a {type: string, maxLength: 9, enum: &e [x, y]}\n"
+        "x-b: &b {type: integer, minimum: 1}\n"
+        "paths: {}\n"
+        "x-own: {<<: *a, maxLength: 5}\nx-both: {<<: [*a, *b]}\nx-list: [*e, *e]\n"
+    ).root
+    assert found["x-own"] == {"type": "string", "maxLength": 5, "enum": ["x", "y"]}
+    assert found["x-both"] == {"type": "string", "maxLength": 9, "enum": ["x", "y"], "minimum": 1}
+    assert found["x-list"] == [["x", "y"], ["x", "y"]]
 
 
 def test_a_text_that_is_too_long_is_refused_unread():
