@@ -107,8 +107,10 @@ def _checked(principal: Principal, approval: Approval, said: str, word: str) -> 
             field="answer",
             remedy=f"Use one of: {', '.join(ANSWERS)}.",
         )
-    if said == "approve_session" and approval.session_id is None:
-        raise Invalid("This call belongs to no session.", field="answer", remedy="Approve it once.")
+    if said == "approve_session" and not approval.may_be_granted:
+        raise Invalid(
+            "This can't be allowed for a session.", field="answer", remedy="Approve it once."
+        )
     if len(word) > WORD_LENGTH:
         raise Invalid(
             f"The word has {len(word)} characters.",

@@ -24,7 +24,7 @@ from agents.models import StoredResult
 from agents.openings import deadline_ms
 from agents.people import personal
 from agents.redaction import given, sorted_text
-from agents.requests import Method, Outcome, Refused, Request
+from agents.requests import Method, Outcome, Refused, Request, Superseded
 from agents.targets import Target, argument_schema, params
 from bonobot.ledger.entries import Outcome as LedgerOutcome
 from bonobot.ledger.entries import Settlement
@@ -207,6 +207,8 @@ async def _sent(request: Request, passed: Passed) -> dict[str, Any]:
 
 async def _forward(request: Request, passed: Passed) -> dict[str, Any]:
     snapshot, target = passed.snapshot, passed.target
+    if request.may_send is not None and not await request.may_send():
+        raise Superseded("Another process took this session over before the call was sent.")
     if target.facts.source == "builtin":
         context = Context(
             organization_id=snapshot.organization_id,

@@ -19,6 +19,14 @@ class Refused(Problem):
     title = "The call was refused"
 
 
+class Superseded(Problem):
+    """Somebody else acts for this caller now, so nothing was sent."""
+
+    code = "superseded"
+    status = 409
+    title = "Somebody else makes this call"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """One call as it is asked for: of an agent's, or (no agent) of a server's own.
@@ -28,7 +36,8 @@ class Request:
     does, and its `arguments` are MCP's own members (`ref`, `argument`, `context`). All but
     `tools/call` name the server too. `holder` names who owns the connection (`session:…`,
     `server:…`); `client` is what the caller's program says that it is. `unapproved` lets somebody
-    who may approve definitions try one that waits.
+    who may approve definitions try one that waits. `may_send` is asked in the last moment before
+    something leaves: a caller whose right to act has run out sends nothing any more.
     """
 
     principal: Principal
@@ -45,6 +54,7 @@ class Request:
     timeout_s: float | None = None
     unapproved: bool = False
     client: str = ""
+    may_send: Callable[[], Awaitable[bool]] | None = None
     on_progress: Callable[[float, float | None, str | None], Awaitable[None]] | None = None
 
     @property

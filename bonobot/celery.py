@@ -35,7 +35,9 @@ def register_runner(**_: Any) -> None:
 
 @worker_shutdown.connect
 def close_runtime(**_: Any) -> None:
-    """Leave connections and children in order when the worker stops."""
-    from bonobot.lib.runtime import close  # imports Django's ORM, which needs settings
+    """Let calls come back, then leave connections and children in order when the worker stops."""
+    from agents.sessions.runner import session_runner  # models, which need settings
+    from bonobot.lib.runtime import close, runtime
 
+    runtime().call(session_runner().drain)
     close()

@@ -363,6 +363,7 @@ if BONOBOT_EGRESS_PROXY and not BONOBOT_EGRESS_PROXY.startswith("http://"):
         "`BONOBOT_EGRESS_PROXY` must be like `http://user:password@host:3128`."
     )
 BONOBOT_READ_S = env.number("BONOBOT_READ_S", 60, minimum=1, maximum=3_600)
+BONOBOT_DRAIN_S = env.number("BONOBOT_DRAIN_S", 20, minimum=0, maximum=3_600)
 BONOBOT_START_S = env.number("BONOBOT_START_S", 10, minimum=1, maximum=600)
 BONOBOT_MAX_LINE = env.number("BONOBOT_MAX_LINE", MIB, minimum=KIB, maximum=64 * MIB)
 BONOBOT_MAX_BODY = env.number("BONOBOT_MAX_BODY", 4 * MIB, minimum=KIB, maximum=256 * MIB)

@@ -1,4 +1,4 @@
-"""Labelling: what a tool most likely does with what it touches (FEATURES X9). Pure.
+"""Labelling: what a tool most likely does with what it touches (FEATURES X9, X6). Pure.
 
 A suggestion, made before a person has looked: words of its name and description, the shape of its
 arguments, and what our catalogue says of its server. Where nothing is known it is taken to read
@@ -96,6 +96,12 @@ def read(said: object) -> Labels:
 
 def suggested(kind: str, payload: Mapping[str, Any], known: Origin) -> Labels:
     """Return the labels of a definition before anybody has set any, in a fixed order."""
+    found = _flowing(kind, payload, known)
+    again = kind == "tool" and _is_repeatable(payload, known)
+    return (*found, Label.REPEATABLE) if again else found
+
+
+def _flowing(kind: str, payload: Mapping[str, Any], known: Origin) -> Labels:
     if kind in ("resource", "resource_template"):
         return _resource(known)
     if kind != "tool":
@@ -115,7 +121,24 @@ def suggested(kind: str, payload: Mapping[str, Any], known: Origin) -> Labels:
 
 def wider(suggestion: Collection[str], labels: Collection[str] | None) -> Labels:
     """Return what a suggestion has and the set labels lack; nothing where none were set."""
-    return () if labels is None else tuple(one for one in Label if one in {*suggestion} - {*labels})
+    return () if labels is None else tuple(one for one in BITS if one in {*suggestion} - {*labels})
+
+
+def _is_repeatable(payload: Mapping[str, Any], known: Origin) -> bool:
+    """Tell whether a second call does no more than the first (FEATURES X6).
+
+    A preset may say so. For operations of an API our own annotations do, which its method made;
+    else the server must say that the tool only reads, and its name and arguments must look so.
+    """
+    if Label.REPEATABLE in dict(known.preset).get(str(payload.get("name") or ""), ()):
+        return True
+    said = payload.get("annotations")
+    hints = said if isinstance(said, Mapping) else {}
+    if known.transport == "openapi":
+        return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
+    clues = _clues(payload)
+    looks = _is_pure(clues) or (clues.reads and not _sends(clues))
+    return looks and hints.get("readOnlyHint") is True
 
 
 def _resource(known: Origin) -> Labels:

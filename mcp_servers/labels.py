@@ -1,7 +1,7 @@
-"""Flow labels: what a tool does with what it touches (FEATURES X9).
+"""Labels: what a tool does with what it touches (FEATURES X9), and whether it may be repeated (X6).
 
 They are ours, from presets and from whoever approved the definition. What a server says of itself
-may add a label, never take one away.
+may add a label of the flow, never take one away; alone it makes nothing repeatable.
 """
 
 from collections.abc import Iterable
@@ -10,19 +10,24 @@ from functools import reduce
 
 
 class Label(StrEnum):
-    """One leg of a leak: data that is nobody else's, text that anybody wrote, a way out."""
+    """The legs of a leak: data that is nobody else's, text that anybody wrote, a way out.
+
+    And `repeatable`: a second call does no more than the first one did.
+    """
 
     PRIVATE_DATA = "private_data"
     UNTRUSTED_CONTENT = "untrusted_content"
     SENDS_OUT = "sends_out"
+    REPEATABLE = "repeatable"
 
 
+# The labels that flow; whoever called holds them afterwards.
 BITS = {Label.PRIVATE_DATA: 1, Label.UNTRUSTED_CONTENT: 2, Label.SENDS_OUT: 4}
 
 
 def bits(labels: Iterable[str]) -> int:
-    """Return labels as the ledger holds them."""
-    return reduce(lambda found, label: found | BITS[Label(label)], labels, 0)
+    """Return labels as the ledger holds them: those that flow."""
+    return reduce(lambda found, label: found | BITS.get(Label(label), 0), labels, 0)
 
 
 def labels_in(found: int) -> tuple[Label, ...]:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents.builtin_tools.tool import BuiltinTool, Context
 from bonobot.lib.problems import NotFound, Problem
+from mcp_servers.labels import Label
 from mcp_servers.uri_templates import LONGEST_URI
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ LIST_RESOURCES = BuiltinTool(
     },
     run=_list,
     of_resources=True,
+    labels=(Label.REPEATABLE,),
 )
 
 READ_RESOURCE = BuiltinTool(
@@ -88,4 +90,5 @@ READ_RESOURCE = BuiltinTool(
     },
     run=_read,
     of_resources=True,
+    labels=(Label.REPEATABLE,),
 )

@@ -6,6 +6,7 @@ from agents.builtin_tools.tool import BuiltinTool, Context
 from agents.models import StoredResult
 from bonobot.lib.problems import NotFound
 from bonobot.lib.runtime import runtime
+from mcp_servers.labels import Label
 
 CHUNK = 32_768
 
@@ -48,4 +49,5 @@ READ_RESULT = BuiltinTool(
         "additionalProperties": False,
     },
     run=_run,
+    labels=(Label.REPEATABLE,),
 )

@@ -12,6 +12,9 @@ from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.scoped import GovernedModel, OrganizationModel, ScopedQuerySet
 
+# The code of the question whether a call, of which nobody knows whether it ran, is made again.
+INTERRUPTED = "call_interrupted"
+
 
 class ApprovalQuerySet(ScopedQuerySet):
     """Approvals as inboxes and sweeps want them."""
@@ -103,6 +106,16 @@ class Approval(OrganizationModel):
 
     def __str__(self) -> str:
         return f"{self.label}: {self.state}"
+
+    @property
+    def may_be_granted(self) -> bool:
+        """Tell whether a yes may be for the whole session: not about a call that may have run."""
+        return self.session_id is not None and not self.may_have_run
+
+    @property
+    def may_have_run(self) -> bool:
+        """Tell whether the question is about a call that may have run already."""
+        return self.code == INTERRUPTED
 
     def answerable(self, now: datetime) -> bool:
         """Tell whether a person can still answer."""

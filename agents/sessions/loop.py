@@ -1,15 +1,15 @@
 """The loop: messages in, model turns, calls through the door, until the model has answered.
 
 Everything that the loop needs to go on is in the rows, so another runner can take over at any
-point. A call that a dead holder had sent and not finished is `unknown`: it is told to the model and
-not repeated. One that the audit doesn't know was never sent (no row, no call) and is made now; its
-id is the same, so the ledger admits it once, whoever comes first.
+point; what becomes of calls that a dead holder had begun, `recovery` says. A process that is told
+to stop lets calls that are out come back, and hands the session over then.
 """
 
 import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -25,10 +25,10 @@ from agents.sessions import rows
 from agents.sessions.bounds import Bound, within_calls, within_turns
 from agents.sessions.connected import DISCONNECTED, connected, turnover
 from agents.sessions.prompts import instructions
+from agents.sessions.recovery import close_all, recover
 from agents.sessions.retrying import Next, next_request
-from agents.sessions.runners import Hold, Lost
+from agents.sessions.runners import Hold, Lost, hand_back, still_held
 from agents.sessions.turns import Turn
-from bonobot.ledger.abandoned import settle_unknown
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.principals import Principal
@@ -37,12 +37,6 @@ from mcp_servers.models import Server
 from mcp_servers.rereading import rereader
 
 logger = logging.getLogger(__name__)
-
-NOT_MADE = "This call was not made: the run ended before it."
-INTERRUPTED = (
-    "Nobody knows whether this call ran: the process that made it ended before the answer. "
-    "It was not repeated."
-)
 
 
 @dataclass(frozen=True)
@@ -61,24 +55,32 @@ class Parked(Exception):
     """A call waits for a person: the session lets go of its worker until somebody answers."""
 
 
+class HandedOver(Exception):
+    """This process is told to stop: another one goes on from here."""
+
+
 async def run(hold: Hold) -> None:
     """Run a held session until it rests; the outcome is in its rows."""
     orm = runtime().orm
     try:
-        unsent = await _recover(hold)
-        setting = await orm(_setting, hold)
         if await orm(rows.wants_cancel, hold):
             await cancel(hold)
             return
+        setting = await orm(_setting, hold)
+        found = await recover(hold, setting.agent.pk)
         await _notices(hold, setting)
         async with asyncio.timeout(setting.agent.max_run_s):
-            await _call_all(hold, setting, unsent)
+            await _call_all(hold, setting, found.calls)
+            if found.waits:
+                raise Parked
             await _converse(hold, setting)
         await orm(rows.close, hold, Session.Status.DONE)
     except Lost:
         logger.warning("session %s is held by another runner now", hold.session_id)
     except Parked:
         await _park(hold)
+    except HandedOver:
+        await orm(hand_back, hold)
     except TimeoutError:
         await fail(hold, Bound("The time for one message is over.", code="time_exhausted"))
     except Problem as problem:
@@ -99,7 +101,7 @@ async def cancel(hold: Hold) -> None:
     """Write that a person cancelled the run, and why; what was begun is closed as unknown."""
     orm = runtime().orm
     try:
-        await _close_all(hold)
+        await close_all(hold)
         why = await orm(rows.take_cancels, hold)
         await orm(withdraw, hold.session_id)
         said = {"detail": why} if why else {}
@@ -113,40 +115,13 @@ async def fail(hold: Hold, problem: Problem) -> None:
     """Write why the run ended; what was begun is closed as unknown."""
     orm = runtime().orm
     try:
-        await _close_all(hold)
+        await close_all(hold)
         await orm(withdraw, hold.session_id)
         await orm(rows.append, hold, Step.Kind.END, problem.as_dict())
         detail = f"{problem} {problem.remedy}".strip()
         await orm(rows.close, hold, Session.Status.FAILED, code=problem.code, detail=detail)
     except Lost:
         logger.warning("session %s was lost before it could be closed", hold.session_id)
-
-
-async def _recover(hold: Hold) -> list[Step]:
-    """Close what was sent and never finished; return calls that were never sent.
-
-    Both come from a dead holder, or from the end of this one's own run.
-    """
-    orm = runtime().orm
-    unsent = []
-    for step in (await orm(rows.history, hold.session_id)).pending:
-        if step.kind == Step.Kind.CALL and not await orm(rows.was_sent, step):
-            unsent.append(step)
-            continue
-        if step.call_id is not None:
-            # What was sent may have cost all that was reserved for it.
-            await orm(settle_unknown, step.call_id)
-        state = Step.State.UNKNOWN if step.kind == Step.Kind.CALL else Step.State.FAILED
-        payload = {**step.payload, "text": step.payload.get("text") or INTERRUPTED}
-        await orm(rows.finish, hold, step, state, payload)
-    return unsent
-
-
-async def _close_all(hold: Hold) -> None:
-    """Leave nothing open at the end of a run."""
-    for step in await _recover(hold):
-        payload = {**step.payload, "text": NOT_MADE, "code": "not_made"}
-        await runtime().orm(rows.finish, hold, step, Step.State.FAILED, payload)
 
 
 def _setting(hold: Hold) -> Setting:
@@ -301,12 +276,15 @@ async def _call_all(hold: Hold, setting: Setting, begun: Sequence[Step]) -> None
 
     Raises `Parked` where one waits for a person, once the others are done.
     """
-    try:
-        async with asyncio.TaskGroup() as group:
-            made = [group.create_task(_call(hold, setting, step)) for step in begun]
-    except BaseExceptionGroup as failures:
-        # What isn't a call's own failure ends the run, and all tasks fail for the same reason.
-        raise failures.exceptions[0] from failures
+    with hold.presence.calling():
+        try:
+            async with asyncio.TaskGroup() as group:
+                made = [group.create_task(_call(hold, setting, step)) for step in begun]
+        except BaseExceptionGroup as failures:
+            # What isn't a call's own failure ends the run, and all tasks fail for the same reason.
+            raise failures.exceptions[0] from failures
+    if hold.presence.leaving:
+        raise HandedOver
     if not all(task.result() for task in made):
         raise Parked
 
@@ -322,13 +300,15 @@ async def _call(hold: Hold, setting: Setting, step: Step) -> bool:
         agent_id=setting.agent.pk,
         session_id=hold.session_id,
         call_id=step.call_id or uuid4(),
+        may_send=partial(_still_holds, hold),
     )
     try:
         state, found = await _made(request, step)
     except calls.ApprovalRequired as asked:
         await runtime().orm(rows.show_waiting, hold, step, asked.extra)
         return False
-    shown = {name: step.payload[name] for name in ("name", "arguments")}
+    kept = ("name", "arguments", "earlier")
+    shown = {name: step.payload[name] for name in kept if name in step.payload}
     spent = found.get("cost_microusd", 0)
     await runtime().orm(rows.finish, hold, step, state, shown | found, calls=1, cost_microusd=spent)
     return True
@@ -367,6 +347,15 @@ async def _made(request: calls.Request, step: Step) -> tuple[str, dict[str, Any]
         "duration_ms": outcome.duration_ms,
         "cost_microusd": outcome.cost_microusd,
     }
+
+
+async def _still_holds(hold: Hold) -> bool:
+    """Tell whether a call may leave: a process that stood still learns here that it lost it."""
+    if not hold.presence.stale():
+        return True
+    held = await runtime().orm(still_held, hold)
+    hold.presence.lapsed = not held
+    return held
 
 
 def _holder(hold: Hold) -> str:

@@ -13,7 +13,6 @@ from agents.llm import port
 from agents.models import Approval, Inbox, Session, Step
 from agents.sessions.retrying import Failure
 from agents.sessions.runners import Hold, Lost
-from bonobot.ledger.models import AuditRow
 from bonobot.lib.untrusted import storable
 
 
@@ -106,6 +105,17 @@ def finish_turn(
     return begun
 
 
+def renew(hold: Hold, step: Step) -> None:
+    """Give a call that is made again an id of its own; the earlier one stays in its step."""
+    with transaction.atomic():
+        _hold(hold)
+        earlier = [*step.payload.get("earlier", ()), str(step.call_id)]
+        step.payload = {**step.payload, "earlier": earlier}
+        step.payload.pop("approval", None)
+        step.call_id = uuid4()
+        step.save(update_fields=["call_id", "payload"])
+
+
 def last_turn(session_id: UUID) -> dict[str, Any] | None:
     """Return what is written of a session's last model turn that ended; None before the first."""
     turns = Step.objects.filter(session_id=session_id, kind=Step.Kind.MODEL, state=Step.State.DONE)
@@ -176,11 +186,6 @@ def take_messages(hold: Hold) -> bool:
             append(hold, Step.Kind.MESSAGE, {"text": item.payload["text"], "by": item.actor})
             Inbox.objects.filter(pk=item.pk).update(taken_at=timezone.now())
     return bool(waiting)
-
-
-def was_sent(step: Step) -> bool:
-    """Tell whether a call passed admission: no row in the audit, no call."""
-    return step.call_id is not None and AuditRow.objects.filter(pk=step.call_id).exists()
 
 
 def cancelled(runner_id: UUID) -> set[UUID]:

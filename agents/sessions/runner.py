@@ -3,18 +3,21 @@
 import asyncio
 import logging
 import threading
+from dataclasses import replace
+from functools import partial
 from time import monotonic
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
+from django.conf import settings
 from django.db import Error as DatabaseFault
 
 from agents.llm import port
 from agents.sessions import loop, rows, runners
-from agents.sessions.runners import Hold
+from agents.sessions.runners import Hold, Presence
 from bonobot.lib.logs import bound
 from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import Runtime, runtime
+from bonobot.lib.runtime import CLOSE_S, Runtime, runtime
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +33,7 @@ class SessionRunner:
     def __init__(self) -> None:
         self.runner_id: UUID | None = None
         self._tasks: dict[UUID, asyncio.Task[None]] = {}
+        self._present: dict[UUID, Presence] = {}
         self._cancelled: set[UUID] = set()
         self._draining = False
         self._watch: asyncio.Task[None] | None = None
@@ -39,22 +43,29 @@ class SessionRunner:
 
         A row that is gone (a restored database) is made anew: what was held under it is lost.
         """
+        now = monotonic()
         if self.runner_id is not None and await runtime().orm(runners.beat, self.runner_id):
+            for present in self._present.values():
+                present.beaten(now)
             return
         self.runner_id = await runtime().orm(runners.register)
         if self._watch is None:
             self._watch = asyncio.create_task(self._beat(), name="runner heartbeat")
             runtime().on_close(port.close)
-            runtime().on_close(self.drain)
+            runtime().on_close(partial(self.drain, CLOSE_S / 2))
 
     async def take(self, session_id: UUID) -> asyncio.Task[None] | None:
         """Claim a session and run it; None when there is nothing for us to do."""
+        if self._draining:
+            return None
         await self.begin()
-        if self._draining or session_id in self._tasks or self.runner_id is None:
+        if session_id in self._tasks or self.runner_id is None:
             return None
         hold = await runtime().orm(runners.claim, session_id, self.runner_id)
         if hold is None or session_id in self._tasks:
             return None
+        present = self._present[session_id] = Presence()
+        hold = replace(hold, presence=present)
         task = asyncio.create_task(self._run(hold), name=f"session {session_id}")
         self._tasks[session_id] = task
         return task
@@ -71,6 +82,7 @@ class SessionRunner:
                 await runtime().orm(runners.hand_back, hold)
         finally:
             self._tasks.pop(hold.session_id, None)
+            self._present.pop(hold.session_id, None)
             self._cancelled.discard(hold.session_id)
         if again:
             # A message that came while the run ended queued the session again.
@@ -93,7 +105,8 @@ class SessionRunner:
 
     async def _beat(self) -> None:
         last = 0.0
-        while not self._draining:
+        # Until the very end: while calls come back, nobody else may take their sessions.
+        while True:
             try:
                 if monotonic() - last >= runners.BEAT_S and self._ticks():
                     await self.begin()
@@ -124,13 +137,25 @@ class SessionRunner:
                 self._cancelled.add(session_id)
                 task.cancel()
 
-    async def drain(self) -> None:
-        """Stop taking sessions, hand back those that run, and retire."""
+    async def drain(self, within_s: float | None = None) -> None:
+        """Stop taking sessions, hand back those that run, and retire.
+
+        Model requests are cut off: asking again costs tokens and nothing else. Calls that are out
+        get `within_s` (default: `BONOBOT_DRAIN_S`) to come back, for nobody else could tell what
+        they did.
+        """
+        within_s = settings.BONOBOT_DRAIN_S if within_s is None else within_s
         self._draining = True
+        for session_id, task in self._tasks.items():
+            self._present[session_id].leaving = True
+            if not self._present[session_id].is_calling:
+                task.cancel()
         tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=within_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         if self._watch is not None:
             self._watch.cancel()
         if self.runner_id is not None:

@@ -7,20 +7,56 @@ fence that each new holder raises by one; whoever holds an older fence can write
 import logging
 import os
 import socket
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from time import monotonic
 from uuid import UUID
 
 from django.db.models import F, Q
 from django.utils import timezone
 
 from agents.models import Runner, Session
+from agents.sessions.nudges import nudge
 
 logger = logging.getLogger(__name__)
 
 LEASE = timedelta(seconds=15)
 BEAT_S = 5.0
+
+
+class Presence:
+    """What a runner and the loop of one of its sessions tell each other, within the process.
+
+    `lapsed`: the process stood still for longer than its lease, so others may hold the session.
+    """
+
+    def __init__(self) -> None:
+        """Begin with nothing out and nobody leaving."""
+        self.leaving = False
+        self.is_calling = False
+        self.lapsed = False
+        self._beaten_at = monotonic()
+
+    def beaten(self, at: float) -> None:
+        """Note a renewal that was begun at a time of this process's clock."""
+        self.lapsed = self.stale(at)
+        self._beaten_at = at
+
+    def stale(self, now: float | None = None) -> bool:
+        """Tell whether this process stood still for longer than a lease; the rows tell more."""
+        now = monotonic() if now is None else now
+        return self.lapsed or now - self._beaten_at >= LEASE.total_seconds()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Say that calls are out, which a runner that stops lets come back."""
+        self.is_calling = True
+        try:
+            yield
+        finally:
+            self.is_calling = False
 
 
 @dataclass(frozen=True)
@@ -30,6 +66,7 @@ class Hold:
     session_id: UUID
     runner_id: UUID
     fence: int
+    presence: Presence = field(default_factory=Presence, compare=False)
 
 
 class Lost(Exception):
@@ -48,6 +85,20 @@ def beat(runner_id: UUID) -> bool:
     """Renew the lease on everything this runner holds; False when its row is gone."""
     mine = Runner.objects.filter(pk=runner_id, stopped_at=None)
     return bool(mine.update(beat_at=timezone.now()))
+
+
+def still_held(hold: Hold) -> bool:
+    """Renew the lease, then tell whether the session is still this holder's.
+
+    In this order nobody can take the session between the answer and what is done upon it.
+    """
+    mine = Session.objects.filter(
+        pk=hold.session_id,
+        fence=hold.fence,
+        runner_id=hold.runner_id,
+        status=Session.Status.RUNNING,
+    )
+    return beat(hold.runner_id) and mine.exists()
 
 
 def retire(runner_id: UUID) -> None:
@@ -91,10 +142,12 @@ def claim(session_id: UUID, runner_id: UUID) -> Hold | None:
 
 
 def hand_back(hold: Hold) -> None:
-    """Queue a session again that this holder can't finish (an orderly stop)."""
-    Session.objects.filter(pk=hold.session_id, fence=hold.fence).update(
-        runner=None, status=Session.Status.QUEUED
+    """Queue a session again that this holder can't finish (an orderly stop), and tell a worker."""
+    mine = Session.objects.filter(
+        pk=hold.session_id, fence=hold.fence, status=Session.Status.RUNNING
     )
+    if mine.update(runner=None, status=Session.Status.QUEUED, updated_at=timezone.now()):
+        nudge(hold.session_id)
 
 
 def orphans(runner_id: UUID, running: Collection[UUID]) -> list[UUID]:

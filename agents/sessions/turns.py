@@ -16,7 +16,7 @@ from agents.models import Step
 from agents.sessions import rows
 from agents.sessions.connected import connected
 from agents.sessions.reserving import Asking, reserve
-from agents.sessions.runners import Hold
+from agents.sessions.runners import Hold, Lost
 from bonobot.ledger.budgets import unit_of
 from bonobot.ledger.entries import Opening, Outcome, Reserve, Settlement
 from bonobot.ledger.writer import writer
@@ -61,16 +61,8 @@ class Turn:
         call_id = uuid4()
         estimate = estimate_tokens(messages, instructions, tools)
         await self._let_in(call_id, number, estimate)
-        step = await orm(
-            rows.append,
-            self.hold,
-            Step.Kind.MODEL,
-            {"text": ""},
-            state=Step.State.INTENT,
-            turn=number,
-            call_id=call_id,
-        )
         began = perf_counter()
+        step = await self._intent(call_id, number, began)
         try:
             reply = await model.request(
                 messages,
@@ -135,6 +127,22 @@ class Turn:
             output_tokens=usage.output_tokens,
             cost_microusd=cost,
         )
+
+    async def _intent(self, call_id: UUID, number: int, began: float) -> Step:
+        """Write that the model is asked; raises `Lost`, with nothing left reserved for the turn."""
+        try:
+            return await runtime().orm(
+                rows.append,
+                self.hold,
+                Step.Kind.MODEL,
+                {"text": ""},
+                state=Step.State.INTENT,
+                turn=number,
+                call_id=call_id,
+            )
+        except Lost:
+            await self._settle(call_id, "error", began, None, code="superseded")
+            raise
 
     def _written(self, step: Step, reply: port.Reply, cost: int) -> list[Step]:
         usage = reply.usage or port.Usage(0, 0)

@@ -15,6 +15,7 @@ OPTIONS = {
     "private": (Label.PRIVATE_DATA, "it reads private data"),
     "untrusted": (Label.UNTRUSTED_CONTENT, "it brings in text that anybody may have written"),
     "sends": (Label.SENDS_OUT, "it can send something out"),
+    "repeatable": (Label.REPEATABLE, "a second call does no more than the first"),
 }
 
 

@@ -2,11 +2,13 @@
 
 Whether such a call happened is unknown, so it is closed as `unknown` and settled at the amounts
 that it had reserved: a budget errs on the side of having been spent, and nothing stays set aside
-for ever. Calls of sessions are closed by whoever takes the session over, usually long before.
+for ever. Those of sessions are closed by whoever takes the session over, usually long before.
 """
 
 from datetime import datetime
 from uuid import UUID
+
+from django.db.models import QuerySet
 
 from bonobot.ledger import sealing
 from bonobot.ledger.entries import Settlement
@@ -22,18 +24,26 @@ def settle_abandoned(*, opened_before: datetime) -> int:
 
     Choose a time that no call outlives: a call that is settled later keeps `unknown`.
     """
+    return _settle(_running().filter(opened_at__lt=opened_before))
+
+
+def settle_session(session_id: UUID) -> int:
+    """Close what a session's dead holder opened; return how much that was.
+
+    For its new holder, who has opened nothing yet.
+    """
+    return _settle(_running().filter(session_id=session_id))
+
+
+def _running() -> QuerySet[AuditRow]:
     # By way of the heads, so that the index by organization and outcome serves all of them.
-    rows = AuditRow.objects.running().filter(
-        organization_id__in=Head.objects.values("organization_id"), opened_at__lt=opened_before
-    )
+    heads = Head.objects.values("organization_id")
+    return AuditRow.objects.running().filter(organization_id__in=heads)
+
+
+def _settle(rows: QuerySet[AuditRow]) -> int:
     futures = [writer().settle(_settlement(row)) for row in rows.order_by("opened_at")[:AT_ONCE]]
     return sum(future.result() for future in futures)
-
-
-def settle_unknown(call_id: UUID) -> bool:
-    """Close one call whose maker is known to be gone; False if it was closed, or never opened."""
-    row = AuditRow.objects.running().filter(pk=call_id).first()
-    return row is not None and writer().settle(_settlement(row)).result()
 
 
 def _settlement(row: AuditRow) -> Settlement:

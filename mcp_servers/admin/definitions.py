@@ -57,6 +57,7 @@ WORDS = {
     Label.PRIVATE_DATA: _("reads private data"),
     Label.UNTRUSTED_CONTENT: _("brings in text that anybody may have written"),
     Label.SENDS_OUT: _("can send something out"),
+    Label.REPEATABLE: _("may be repeated: a second call does no more than the first"),
 }
 
 
@@ -78,7 +79,7 @@ class Shown:
 
     @property
     def legs(self) -> list[tuple[Label, Any, bool]]:
-        """The three labels, their words, and whether they count."""
+        """The labels, their words, and whether they count."""
         return [(label, words, label in self.labels) for label, words in WORDS.items()]
 
     @property

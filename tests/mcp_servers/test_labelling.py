@@ -8,6 +8,7 @@ from mcp_servers.labelling import origin, suggested, wider
 from mcp_servers.labels import Label
 
 P, U, S = Label.PRIVATE_DATA, Label.UNTRUSTED_CONTENT, Label.SENDS_OUT
+R = Label.REPEATABLE
 HERE = origin("stdio")
 TEXT = {"type": "string"}
 
@@ -89,14 +90,36 @@ def test_what_is_unknown_is_taken_to_read_both():
 def test_a_server_may_add_a_label_and_take_none_away():
     closed = {"openWorldHint": False, "readOnlyHint": True}
     assert labels("send_email", annotations=closed) == {S}
-    assert labels("read_mail", annotations=closed) == {P, U}
+    assert labels("read_mail", annotations=closed) == {P, U, R}
     assert labels("add", annotations={"openWorldHint": True}) == {U}
 
 
 def test_an_operation_of_an_api_reads_or_sends():
     api = origin("openapi")
-    assert labels("list_pets", known=api, annotations={"readOnlyHint": True}) == {P}
+    assert labels("list_pets", known=api, annotations={"readOnlyHint": True}) == {P, R}
     assert labels("add_pet", known=api, annotations={"readOnlyHint": False}) == {S}
+
+
+def test_what_only_reads_by_its_words_and_its_server_may_be_repeated():
+    reads = {"readOnlyHint": True}
+    assert R in labels("get_balance", annotations=reads)
+    assert R in labels("get_current_time", annotations=reads)
+    assert R not in labels("get_balance")
+    assert R not in labels("transfer_money", annotations=reads)
+    assert R not in labels("fetch", url=TEXT, annotations=reads)
+
+
+def test_an_operation_of_an_api_may_be_repeated_by_its_method():
+    api = origin("openapi")
+    puts = {"readOnlyHint": False, "idempotentHint": True}
+    posts = {"readOnlyHint": False, "idempotentHint": False}
+    assert R in labels("put_pet", known=api, annotations=puts)
+    assert R not in labels("add_pet", known=api, annotations=posts)
+
+
+def test_a_preset_says_what_may_be_repeated():
+    known = origin("stdio", {"put_key": ["private-data", "repeatable"]})
+    assert labels("put_key", known=known) == {P, R}
 
 
 def test_resources_are_private_and_prompts_nothing():

@@ -163,7 +163,7 @@ def lineup(host: str, port: int, *, worker: bool) -> tuple[Program, ...]:
                 *(*celery, "worker", "--pool", "threads", "--queues", QUEUES),
                 *("--without-gossip", "--without-mingle"),
             ),
-            grace_s=30.0,
+            grace_s=settings.BONOBOT_DRAIN_S + 15.0,
         ),
         Program("beat", python(*celery, "beat", "--pidfile=")),
     )

@@ -7,21 +7,25 @@ from uuid import uuid4
 import pytest
 from kombu.exceptions import OperationalError
 
+from agents.approvals import answer
 from agents.llm import port
-from agents.models import Agent, Budget, Session, Step
-from agents.sessions import loop, requests, rows, runners
+from agents.models import Agent, Approval, Budget, Session, Step
+from agents.sessions import loop, recovery, requests, rows, runners
 from agents.sessions.reports import report
 from agents.sessions.runner import SessionRunner
 from bonobot.ledger.actors import Actor
-from bonobot.ledger.entries import Admission, Opening, Reserve
+from bonobot.ledger.entries import Admission, Opening, Reserve, Settlement
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.usage import cells
 from bonobot.ledger.verify import verify
 from bonobot.ledger.writer import writer
 from bonobot.lib import nudges
+from bonobot.lib.problems import Invalid
 from bonobot.lib.runtime import runtime
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.connections.pool import connections
+from mcp_servers.labelled import set_labels
+from mcp_servers.labels import Label
 from mcp_servers.models import Server
 from mcp_servers.registration import add
 from tests.agents import casting
@@ -52,6 +56,17 @@ def run(acme, helper, runner):
         runtime().call(_until_done, runner, session.pk)
         session.refresh_from_db()
         return session
+
+    return go
+
+
+@pytest.fixture
+def goes_on(runner):
+    """A function that takes a session on from where it stands."""
+
+    def go(session):
+        runtime().call(_until_done, runner, session.pk)
+        session.refresh_from_db()
 
     return go
 
@@ -150,7 +165,7 @@ def test_calls_per_message_are_bounded(helper, workshop, run, effects):
 
 
 def test_time_per_message_is_bounded(helper, workshop, run):
-    Agent.objects.filter(pk=helper.pk).update(max_run_s=1)
+    Agent.objects.filter(pk=helper.pk).update(max_run_s=5)
     session = run('/mcp_workshop_wait {"seconds": 60}')
     assert (session.status, session.error_code) == (Session.Status.FAILED, "time_exhausted")
     (call,) = steps(session, Step.Kind.CALL)
@@ -206,23 +221,86 @@ def sent(step, acme, limit):
         resource_id="mcp_workshop_count",
         actor=Actor("session", "s", "s"),
         decision="allow",
+        session_id=step.session_id,
     )
     writer().admit(
         Admission(opening, reserves=(Reserve(f"budget:{acme.pk}:x", limit, 3),))
     ).result()
 
 
-def test_a_call_that_was_sent_is_unknown_and_not_repeated(acme, workshop, dead, run, effects):
+def test_a_call_that_was_sent_waits_for_a_person_and_a_no_leaves_it(
+    acme, workshop, dead, run, goes_on, effects
+):
     (step,) = steps(dead, Step.Kind.CALL)
     sent(step, acme, limit=10)
     run("and now?", dead)
-    (call,) = steps(dead, Step.Kind.CALL)
-    assert call.state == Step.State.UNKNOWN
-    assert effects.read_text() == ""
-    assert dead.status == Session.Status.DONE
-    assert AuditRow.objects.get(pk=call.call_id).outcome == "unknown"
+    assert dead.status == Session.Status.WAITING
+    question = Approval.objects.get(session=dead)
+    assert (question.code, question.call_id) == ("call_interrupted", step.call_id)
+    assert AuditRow.objects.get(pk=step.call_id).outcome == "unknown"
     (cell,) = cells(acme.pk).values()
     assert (cell.spent, cell.reserved) == (3, 0)
+    answer(casting.administrator(acme), question, "deny", "I did it by hand.")
+    goes_on(dead)
+    (call,) = steps(dead, Step.Kind.CALL)
+    assert (call.state, call.call_id) == (Step.State.UNKNOWN, step.call_id)
+    assert "I did it by hand." in call.payload["text"]
+    assert effects.read_text() == ""
+    assert dead.status == Session.Status.DONE
+
+
+def test_a_call_that_may_have_run_is_made_again_after_a_yes(
+    acme, workshop, dead, run, goes_on, effects
+):
+    (step,) = steps(dead, Step.Kind.CALL)
+    sent(step, acme, limit=10)
+    run("and now?", dead)
+    answer(casting.administrator(acme), Approval.objects.get(session=dead), "approve")
+    goes_on(dead)
+    (call,) = steps(dead, Step.Kind.CALL)
+    assert call.state == Step.State.DONE
+    assert call.call_id != step.call_id
+    assert call.payload["earlier"] == [str(step.call_id)]
+    assert effects.read_text().splitlines() == ["once"]
+
+
+def test_no_yes_for_the_session_is_taken_for_a_call_that_may_have_run(acme, workshop, dead, run):
+    sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
+    run("and now?", dead)
+    with pytest.raises(Invalid):
+        answer(casting.administrator(acme), Approval.objects.get(), "approve_session")
+
+
+def test_a_call_that_may_be_repeated_is_made_again_by_itself(acme, workshop, dead, run, effects):
+    sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
+    count = workshop.definitions.filter(name="count")
+    set_labels(casting.administrator(acme), workshop, list(count), [Label.REPEATABLE])
+    run("and now?", dead)
+    (call,) = steps(dead, Step.Kind.CALL)
+    assert (call.state, dead.status) == (Step.State.DONE, Session.Status.DONE)
+    assert effects.read_text().splitlines() == ["once"]
+
+
+def test_a_call_that_the_audit_saw_end_is_told_as_lost(acme, workshop, dead, run, effects):
+    (step,) = steps(dead, Step.Kind.CALL)
+    sent(step, acme, limit=10)
+    writer().settle(
+        Settlement(call_id=step.call_id, organization_id=acme.pk, outcome="ok", duration_ms=1)
+    ).result()
+    run("and now?", dead)
+    (call,) = steps(dead, Step.Kind.CALL)
+    assert (call.state, call.payload["text"]) == (Step.State.UNKNOWN, recovery.LOST)
+    assert effects.read_text() == ""
+
+
+def test_cancelling_asks_nobody_about_a_call_that_may_have_run(acme, workshop, dead, run, goes_on):
+    sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
+    run("and now?", dead)
+    requests.cancel(casting.administrator(acme), dead)
+    goes_on(dead)
+    assert dead.status == Session.Status.CANCELLED
+    assert Approval.objects.get().state == Approval.State.WITHDRAWN
+    assert steps(dead, Step.Kind.CALL)[0].state == Step.State.UNKNOWN
 
 
 def test_a_call_that_was_never_sent_is_made_once(workshop, dead, run, effects):
@@ -240,18 +318,38 @@ def test_cancelling_leaves_an_unsent_call_unmade(acme, helper, workshop, dead, r
     assert effects.read_text() == ""
 
 
-def test_draining_hands_a_running_session_to_the_next_runner(acme, helper, workshop, runner, run):
-    boss = casting.administrator(acme)
-    session = requests.start(boss, helper, '/mcp_workshop_wait {"seconds": 60}')
-    leaving = SessionRunner()
-    runtime().call(leaving.take, session.pk)
-    eventually(AuditRow.objects.filter(event_type="call").exists, within=10)
-    runtime().call(leaving.drain)
-    session.refresh_from_db()
-    assert session.status == Session.Status.QUEUED
-    runtime().call(_until_done, runner, session.pk)
-    session.refresh_from_db()
+@pytest.fixture
+def left(acme, helper, workshop):
+    """A function: a runner takes a session whose call is out, and is told to stop."""
+
+    def leave(seconds, within_s):
+        text = f'/mcp_workshop_wait {{"seconds": {seconds}}}'
+        session = requests.start(casting.administrator(acme), helper, text)
+        leaving = SessionRunner()
+        runtime().call(leaving.take, session.pk)
+        eventually(AuditRow.objects.filter(event_type="call").exists, within=10)
+        runtime().call(leaving.drain, within_s)
+        session.refresh_from_db()
+        assert session.status == Session.Status.QUEUED
+        return session
+
+    return leave
+
+
+def test_a_runner_that_stops_lets_its_calls_come_back(left, goes_on):
+    session = left(seconds=1, within_s=30)
+    (call,) = steps(session, Step.Kind.CALL)
+    assert call.state == Step.State.DONE
+    goes_on(session)
     assert session.status == Session.Status.DONE
+    assert len(steps(session, Step.Kind.CALL)) == 1
+
+
+def test_a_call_that_outlasts_the_stop_waits_for_a_person(left, goes_on):
+    session = left(seconds=60, within_s=0)
+    goes_on(session)
+    assert session.status == Session.Status.WAITING
+    assert Approval.objects.get(session=session).code == "call_interrupted"
 
 
 def test_a_fault_of_ours_ends_the_session_with_a_code(workshop, run, monkeypatch):

@@ -1,0 +1,177 @@
+"""Recovery: what a dead holder left between intent and answer, and what becomes of it (X6).
+
+A call that the audit doesn't know was never sent (no row, no call): it is made now. One that was
+sent and whose answer nobody has is made again only where our own label says that a second call does
+no more than the first. Of the others, those that the audit saw end are told to the model; where
+nobody knows whether they ran, a person decides, and the session waits without a worker.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID, uuid4
+
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from agents.consents import ApprovalRequired
+from agents.governance.snapshots import Tool, snapshots
+from agents.models import Approval, Session, Step
+from agents.models.approvals import INTERRUPTED
+from agents.questions import closing_time, tell
+from agents.redaction import kept, prepare
+from agents.sessions import rows
+from agents.sessions.runners import Hold
+from bonobot.ledger.abandoned import settle_session
+from bonobot.ledger.fingerprints import fingerprint
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.canonical import canonical, digest
+from bonobot.lib.runtime import runtime
+from bonobot.lib.untrusted import storable
+from mcp_servers.labels import Label
+
+UNKNOWN = (
+    "Nobody knows whether this call ran: the process that made it ended before the answer. "
+    "It was not repeated."
+)
+LOST = "This call ran, and its answer was lost with the process that made it. It was not repeated."
+NOT_MADE = "This call was not made: the run ended before it."
+TURN_LOST = "The process that asked the model ended before the answer; it was asked again."
+REASON = (
+    "The process that made this call ended before the answer, so nobody knows whether it ran. "
+    "A yes makes it again; a no tells the model that nobody knows."
+)
+
+Verdict = Literal["make", "again", "ask", "lost", "unknown"]
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The calls that are to be made now, and whether others wait for a person."""
+
+    calls: tuple[Step, ...] = ()
+    waits: bool = False
+
+
+def verdict(row: AuditRow | None, tool: Tool | None) -> Verdict:
+    """Return what becomes of a call that was begun and not finished; pure."""
+    if row is None:
+        return "make"
+    if row.decision != AuditRow.Decision.ALLOW or (tool and Label.REPEATABLE in tool.labels):
+        return "again"
+    if row.outcome in (AuditRow.Outcome.OK, AuditRow.Outcome.ERROR):
+        return "lost"
+    return "ask" if tool else "unknown"
+
+
+async def recover(hold: Hold, agent_id: UUID) -> Recovered:
+    """Settle what a dead holder left; return the calls that are to be made now.
+
+    What was sent may have cost all that was reserved for it, so that is what it settles at.
+    """
+    orm = runtime().orm
+    await orm(settle_session, hold.session_id)
+    pending = (await orm(rows.history, hold.session_id)).pending
+    if not pending:
+        return Recovered()
+    snapshot = await orm(snapshots().current, "agent", agent_id)
+    await prepare(snapshot)
+    calls, waits = [], False
+    for step in pending:
+        if step.kind != Step.Kind.CALL:
+            await _close(hold, step)
+            continue
+        tool = snapshot.tools.get(step.payload["name"])
+        found = verdict(await orm(_audited, step), tool)
+        if found == "ask" and tool is not None:
+            found = await orm(_answered, hold, step, tool)
+        if found == "again":
+            await orm(rows.renew, hold, step)
+        if found in ("make", "again"):
+            calls.append(step)
+        elif found == "ask":
+            waits = True
+        else:
+            await _close(hold, step, LOST if found == "lost" else UNKNOWN)
+    return Recovered(tuple(calls), waits)
+
+
+async def close_all(hold: Hold) -> None:
+    """Leave nothing open at the end of a run; nothing is made, and nobody is asked."""
+    orm = runtime().orm
+    await orm(settle_session, hold.session_id)
+    for step in (await orm(rows.history, hold.session_id)).pending:
+        if step.kind == Step.Kind.CALL and await orm(_audited, step) is None:
+            payload = {**step.payload, "text": NOT_MADE, "code": "not_made"}
+            await orm(rows.finish, hold, step, Step.State.FAILED, payload)
+        else:
+            await _close(hold, step)
+
+
+async def _close(hold: Hold, step: Step, text: str = UNKNOWN) -> None:
+    """End a step whose outcome nobody has."""
+    orm = runtime().orm
+    if step.kind != Step.Kind.CALL:
+        payload = {**step.payload, "code": "interrupted", "detail": TURN_LOST}
+        await orm(rows.finish, hold, step, Step.State.FAILED, payload)
+        return
+    said = step.payload.get("word")
+    payload = {**step.payload, "text": f"{text} A person says: {said}" if said else text}
+    await orm(rows.finish, hold, step, Step.State.UNKNOWN, payload)
+
+
+def _audited(step: Step) -> AuditRow | None:
+    """Return the audit's row of a call; None where it never passed admission: no row, no call."""
+    return AuditRow.objects.filter(pk=step.call_id).first() if step.call_id else None
+
+
+def _answered(hold: Hold, step: Step, tool: Tool) -> Verdict:
+    """Return what a person says of a call that may have run; asks where nobody was asked yet."""
+    call_id = step.call_id or uuid4()
+    asked = (
+        Approval.objects.filter(call_id=call_id, code=INTERRUPTED).order_by("-created_at").first()
+    )
+    if asked is None:
+        asked = _ask(hold, step, call_id, tool)
+    if asked.answerable(timezone.now()):
+        rows.show_waiting(hold, step, ApprovalRequired(asked).extra)
+        return "ask"
+    if asked.state == Approval.State.APPROVED:
+        return "again"
+    step.payload = {**step.payload, "word": asked.word}
+    return "unknown"
+
+
+def _ask(hold: Hold, step: Step, call_id: UUID, tool: Tool) -> Approval:
+    """Write the question down, once: who takes over again finds it by the call's id."""
+    session = Session.objects.get(pk=hold.session_id)
+    arguments = step.payload["arguments"] or {}
+    question = Approval(
+        id=uuid4(),
+        organization_id=session.organization_id,
+        agent_id=session.agent_id,
+        session_id=session.pk,
+        call_id=call_id,
+        server_id=tool.facts.server_id,
+        server_name=tool.facts.server_name,
+        own_name=tool.facts.own_name,
+        label=tool.facts.label[:512],
+        arguments=storable(kept(arguments, session.organization_id, None)),
+        arguments_digest=fingerprint(session.organization_id, canonical(arguments)),
+        definition_digest=tool.digest,
+        rules_digest=digest(INTERRUPTED),
+        digest=digest(canonical([INTERRUPTED, str(call_id)])),
+        rule="session:interrupted",
+        code=INTERRUPTED,
+        reason=REASON,
+        requested_by_kind=session.started_by_kind,
+        requested_by_id=session.started_by_id,
+        requested_by=session.started_by,
+        expires_at=closing_time(session.organization_id),
+    )
+    try:
+        with transaction.atomic():
+            question.save(force_insert=True)
+            tell(question)
+    except IntegrityError:
+        return Approval.objects.get(organization_id=session.organization_id, digest=question.digest)
+    return question
