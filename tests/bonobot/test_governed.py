@@ -284,4 +284,6 @@ def test_a_warm_call_asks_the_ledger_and_nobody_else(helper: Agent) -> None:
     # Two transactions, each: begin, look, commit; PostgreSQL locks what it looks at instead:
     # heads, budget cells and rates; heads, budget cells and the row to close.
     sqlite = connection.vendor == "sqlite"
+    # The row, head, budgets and rates; the row, head and budgets.
+    assert counts["ledger statements of many rows"] == 7
     assert counts["ledger statements"] == (6 if sqlite else 10)
