@@ -128,7 +128,7 @@ class _Building:
         if not self._aliases and getattr(event, "anchor", None):
             raise _unsupported(line, "anchors and aliases (`&`, `*`)")
         if isinstance(event, yaml.AliasEvent):
-            self._alias(event.anchor, line)
+            self._alias(event.anchor or "", line)
         elif isinstance(event, yaml.DocumentStartEvent):
             self._anchored.clear()
         elif isinstance(event, yaml.MappingStartEvent | yaml.SequenceStartEvent):
