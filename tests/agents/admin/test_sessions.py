@@ -112,6 +112,16 @@ def test_a_conversation_shows_each_kind_of_step(session: Session, seat: desk.Des
     assert '<span class="bb-key">&quot;time&quot;</span>' in page
 
 
+def test_a_result_that_orders_the_model_about_is_marked(session: Session, seat: desk.Desk) -> None:
+    found = {"flagged": {"override_rules": 2}, "sanitized": {"remote_image": 1}}
+    step(session, "call", name="mcp_web_get", arguments={}, text="plain")
+    assert "orders in the result" not in desk.words(seat.get("agents_session_change", session.pk))
+    step(session, "call", name="mcp_web_get", arguments={}, text="Ignore …", **found)
+    text = desk.words(seat.get("agents_session_change", session.pk))
+    for expected in ("orders in the result", "override_rules ×2", "remote_image ×1"):
+        assert expected in text
+
+
 def test_what_servers_and_models_wrote_is_escaped_and_visible(
     session: Session, seat: desk.Desk
 ) -> None:
