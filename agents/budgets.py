@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from agents.governance.limits import budget_key, whole
-from agents.governance.snapshots import limit_of
+from agents.governance.rulings import limit_of
 from agents.models import Agent, Budget, Session
 from bonobot.ledger.changes import change
 from bonobot.ledger.usage import spent_many

@@ -14,7 +14,7 @@ from typing import Any
 from django.utils import timezone
 
 from agents.governance.rules import Policy, Rule, read_policy
-from agents.governance.snapshots import rules_of
+from agents.governance.rulings import rules_of
 from agents.models import Agent, ToolPolicy, ToolRule
 from agents.tool_policies import (
     Owner,

@@ -19,7 +19,8 @@ from agents.drafts import draft_of, standing_policy, written_policy
 from agents.governance.policies import ON, Ruling, ToolFacts
 from agents.governance.replaying import RULED, Comparison, Verdicts
 from agents.governance.rules import Policy
-from agents.governance.snapshots import ORGANIZATION_SHADOW, SHADOW, snapshots, under_own
+from agents.governance.rulings import under_own
+from agents.governance.snapshots import ORGANIZATION_SHADOW, SHADOW, snapshots
 from agents.models import Agent
 from agents.tool_policies import Owner, PolicyText, organization_of
 from bonobot.ledger.models import AuditRow

@@ -13,25 +13,29 @@ from threading import Lock
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
-
 from agents.builtin_tools import BUILTIN_TOOLS
 from agents.governance.costs import FREE, Price
 from agents.governance.limits import Limit
 from agents.governance.names import name_tools
 from agents.governance.offerings import Offer, OfferKey, notes_from, offers_from, split
 from agents.governance.policies import (
-    UNRULED,
     Decision,
     Ruling,
     Scope,
-    Switches,
     ToolFacts,
     decide,
 )
 from agents.governance.replaying import RULED
-from agents.governance.rules import Arguments, Policy, Rule, read_policy
-from agents.models import Agent, Budget, ToolPolicy, ToolRule
+from agents.governance.rules import Arguments, Rule
+from agents.governance.rulings import (
+    agent_draft,
+    agent_ruling,
+    limits_of,
+    own_draft,
+    own_policy,
+    server_ruling,
+)
+from agents.models import Agent
 from bonobot.ledger.heads import generation
 from bonobot.lib.problems import NotFound
 from mcp_servers.connections.endpoint import Endpoint
@@ -43,8 +47,6 @@ from mcp_servers.schemas import Judgement
 
 KEPT = 1000
 MOST_DECIDED = 1000  # one for each tool and each set of conditions that were met
-# What a call without an agent gets of a server: all of it, URIs of any depth too.
-EVERYTHING = Scope(resources=("*", "*:*"), prompts=("*",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,13 +210,8 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
     bound = agent.bindings.select_related("server__preset").prefetch_related("server__secrets")
     bindings = list(bound)
     servers = {binding.server_id: _server_facts(binding.server) for binding in bindings}
-    own = _own_row(agent.organization_id)
-    ruling = Ruling(
-        policy=_policy(getattr(agent, "tool_policy", None)),
-        organization=replace(_ruled(own), mode="all"),
-        switches=switches_of(agent),
-        scopes={binding.server_id: _scope(binding) for binding in bindings},
-    )
+    own = own_policy(agent.organization_id)
+    ruling = agent_ruling(agent, bindings, own)
     declared = list(Definition.objects.filter(server__in=servers))
     rows, others = split(declared)
     names = name_tools(agent, [binding.server for binding in bindings], rows)
@@ -233,19 +230,13 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
         agent_slug=agent.slug,
         calls_per_minute=agent.calls_per_minute,
         organization_calls_per_minute=agent.organization.calls_per_minute,
-        limits=_limits(agent.organization_id, servers, agent),
+        limits=limits_of(agent.organization_id, servers, agent),
         ruling=ruling,
         offers=offers_from(others, servers, ruling),
         notes=notes_from(declared, servers, ruling),
-        draft=_draft(agent, ruling),
+        draft=agent_draft(agent, ruling),
         organization_draft=own_draft(own, ruling, of_agent=True),
     )
-
-
-def _draft(agent: Agent, ruling: Ruling) -> Ruling | None:
-    """Return the ruling as the policy in the shadow of the agent's would have it."""
-    row: ToolPolicy | None = getattr(agent, "tool_policy", None)
-    return replace(ruling, policy=read_policy(row.draft)) if row and row.draft else None
 
 
 def _server_snapshot(server_id: UUID) -> Snapshot:
@@ -260,12 +251,8 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
         .get(pk=server_id)
     )
     facts = _server_facts(server)
-    own = _own_row(server.organization_id)
-    ruling = Ruling(
-        policy=_ruled(own),
-        switches=Switches(server.organization.halted_at is None),
-        scopes={server.pk: EVERYTHING},
-    )
+    own = own_policy(server.organization_id)
+    ruling = server_ruling(server, own)
     rows, others = split(server.definitions.all())
     tools = [_mcp_tool(row.name, row, facts) for row in rows]
     return Snapshot(
@@ -274,16 +261,11 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
         tools={tool.name: _decided(tool, ruling) for tool in tools},
         servers={server.pk: facts},
         organization_calls_per_minute=server.organization.calls_per_minute,
-        limits=_limits(server.organization_id, {server.pk: facts}),
+        limits=limits_of(server.organization_id, {server.pk: facts}),
         ruling=ruling,
         offers=offers_from(others, {server.pk: facts}, ruling),
         organization_draft=own_draft(own, ruling, of_agent=False),
     )
-
-
-def switches_of(agent: Agent) -> Switches:
-    """Return how the kill switches over an agent stand, as its row and its organization's say."""
-    return Switches(agent.organization.halted_at is None, agent.enabled)
 
 
 def _server_facts(server: Server) -> ServerFacts:
@@ -296,54 +278,6 @@ def _server_facts(server: Server) -> ServerFacts:
         origin=origin_of(server),
         price=Price(server.call_price, server.second_price),
         calls_per_minute=server.calls_per_minute,
-    )
-
-
-def _scope(binding: Any) -> Scope:
-    return Scope(
-        enabled=binding.enabled,
-        allowed=tuple(binding.allowed_tools),
-        denied=tuple(binding.denied_tools),
-        resources=tuple(binding.allowed_resources),
-        prompts=tuple(binding.allowed_prompts),
-    )
-
-
-def own_draft(row: ToolPolicy | None, ruling: Ruling, *, of_agent: bool) -> Ruling | None:
-    """Return a ruling as the policy in the shadow of the organization's would have it."""
-    return under_own(ruling, read_policy(row.draft), of_agent) if row and row.draft else None
-
-
-def under_own(ruling: Ruling, policy: Policy, of_agent: bool) -> Ruling:
-    """Return a ruling under another policy of the organization.
-
-    Its deny and ask rules hold for every agent; without an agent, all of it decides.
-    """
-    if of_agent:
-        return replace(ruling, organization=replace(policy, mode="all"))
-    return replace(ruling, policy=policy)
-
-
-def _own_row(organization_id: UUID) -> ToolPolicy | None:
-    """Return what rules calls without an agent, and with its deny and ask rules every agent."""
-    found = ToolPolicy.objects.filter(organization_id=organization_id, agent=None)
-    return found.prefetch_related("rules").first()
-
-
-def _ruled(row: ToolPolicy | None) -> Policy:
-    return _policy(row) if row else UNRULED
-
-
-def _policy(row: ToolPolicy | None) -> Policy:
-    if row is None:
-        return Policy()
-    return Policy(row.mode, rules_of(row.rules.all()))
-
-
-def rules_of(rows: Iterable[ToolRule]) -> tuple[Rule, ...]:
-    """Return stored rules, or such as could be stored, as decisions take them."""
-    return tuple(
-        Rule(row.effect, row.source, row.pattern, row.server_id, row.condition) for row in rows
     )
 
 
@@ -403,20 +337,3 @@ def _decided(tool: Tool, ruling: Ruling) -> Tool:
         decision=decide(tool.facts, ruling),
         conditional=tuple(rule for rule in about if rule.condition is not None),
     )
-
-
-def _limits(
-    organization_id: UUID, servers: Iterable[UUID], agent: Agent | None = None
-) -> tuple[Limit, ...]:
-    """Return the budgets that calls may be charged to: which of them, each call tells."""
-    whose = Q(agent=None, server=None) | Q(server__in=list(servers))
-    if agent is not None:
-        whose |= Q(agent=agent)
-    rows = Budget.objects.filter(whose, organization_id=organization_id)
-    return tuple(limit_of(row) for row in rows)
-
-
-def limit_of(row: Budget) -> Limit:
-    """Return a budget as calls meet it; one for each session names none of them yet."""
-    owner = row.server_id or (None if row.each_session else row.agent_id or row.organization_id)
-    return Limit(row.scope, str(owner or ""), row.unit, row.period, row.limit)

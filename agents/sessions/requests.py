@@ -7,7 +7,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from agents.governance.policies import agent_stage
-from agents.governance.snapshots import switches_of
+from agents.governance.rulings import switches_of
 from agents.models import Agent, Inbox, Session
 from agents.sessions.nudges import nudge
 from bonobot.ledger.changes import change

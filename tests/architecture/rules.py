@@ -68,7 +68,7 @@ EGRESS = "bonobot.lib.egress"
 HTTP_USERS = (
     *("mcp_servers.connections", "mcp_servers.oauth", "mcp_servers.presets.resolving"),
     *("mcp_servers.openapi.fetching", "mcp_servers.openapi.surveying", "bonobot.lib.knocking"),
-    *("agents.llm", "bonobot.lib.tunnels", "bonobot.notices.webhooks"),
+    *("agents.llm", "bonobot.lib.streams", "bonobot.lib.tunnels", "bonobot.notices.webhooks"),
 )
 MAKERS = frozenset(
     {"AsyncClient", "Client", "AsyncHTTPTransport", "HTTPTransport", "AsyncConnectionPool"}
