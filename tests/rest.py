@@ -27,7 +27,9 @@ class Answer:
     def __init__(self, response: Any) -> None:
         self.status: int = response.status_code
         self.headers = response.headers
-        self.text = "" if isinstance(response, StreamingHttpResponse) else response.content.decode()
+        image = response.headers.get("Content-Type", "").startswith("image/")
+        unread = image or isinstance(response, StreamingHttpResponse)
+        self.text = "" if unread else response.content.decode()
         self.json: Any = json.loads(self.text) if self.text else None
 
     @property

@@ -14,6 +14,7 @@ from agents.approvals import revoke
 from agents.budgets import session_budgets_in_use
 from agents.holding import held_by_session
 from agents.models import Session, SessionGrant
+from agents.pictures import as_answer, picture_of
 from agents.sessions import requests
 from bonobot.lib.admin import MultipleChoicesDropdownFilter, WithinFilter, display, register
 from bonobot.lib.untrusted import visible
@@ -78,6 +79,12 @@ class SessionAdmin(PagedAdmin):
 
 
 READERS = (Action.RUN_AGENTS, Action.VIEW)
+
+
+@SessionAdmin.add_page("image", needs=READERS)
+def image(visit: Visit) -> HttpResponseBase:
+    """Return an image of the conversation."""
+    return as_answer(picture_of(visit.object, visit.request.GET.get("sha256", "")))
 
 
 @SessionAdmin.add_page("change", _("Conversation"), needs=READERS)

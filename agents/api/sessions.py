@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import django_filters
-from django.http import StreamingHttpResponse
+from django.http import HttpResponse, StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiExample,
@@ -25,6 +25,7 @@ from agents.budgets import session_budgets_in_use
 from agents.holding import held_by_session
 from agents.models import Session, Step
 from agents.models.agents import named
+from agents.pictures import as_answer, picture_of
 from agents.sessions.events import Event, follow, shown
 from agents.sessions.requests import MESSAGE_LENGTH, cancel, send, start
 from bonobot.lib.problems import Invalid
@@ -96,6 +97,23 @@ class SessionShape(Shape):
     finished_at = serializers.DateTimeField(allow_null=True)
 
 
+class ImageShape(Shape):
+    """An image of a step, which `/images/{sha256}` shows."""
+
+    sha256 = serializers.CharField()
+    media_type = serializers.CharField()
+    size = serializers.IntegerField(help_text="Bytes.")
+
+
+class AskedShape(Shape):
+    """The model endpoint that was asked."""
+
+    id = serializers.CharField()
+    name = serializers.CharField()
+    kind = serializers.CharField()
+    model = serializers.CharField()
+
+
 class StepShape(Shape):
     """One step; which of the later members are there depends on its kind."""
 
@@ -124,7 +142,10 @@ class StepShape(Shape):
         required=False,
         help_text="What was removed from a result or made inert, by rule.",
     )
+    images = ImageShape(many=True, required=False)
     finish = serializers.CharField(required=False)
+    endpoint = AskedShape(required=False)
+    wait_s = serializers.FloatField(required=False, help_text="Before a model is asked again.")
     usage = serializers.DictField(required=False)
     cost_microusd = serializers.IntegerField(required=False)
     answer = serializers.CharField(required=False)
@@ -301,6 +322,19 @@ STREAM = OpenApiResponse(
         )
     ],
 )
+
+
+class SessionImage(SessionResource):
+    """An image of a session."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+    http_method_names = ["get"]
+
+    @operation("get_session_image", answer={(200, "image/*"): OpenApiTypes.BINARY})
+    def get(self, request: object, session_id: str, sha256: str) -> HttpResponse:
+        """Show an image of a step (`images`): PNG, JPEG, GIF or WebP."""
+        return as_answer(picture_of(self.session(session_id), sha256))
 
 
 class SessionEvents(SessionResource):

@@ -69,6 +69,7 @@ urlpatterns = [
     path("sessions", sessions.Sessions.as_view(), name="sessions"),
     path(SESSION, sessions.OneSession.as_view(), name="session"),
     path(f"{SESSION}/messages", sessions.Messages.as_view(), name="messages"),
+    path(f"{SESSION}/images/<str:sha256>", sessions.SessionImage.as_view(), name="session-image"),
     path(f"{SESSION}/events", sessions.SessionEvents.as_view(), name="session-events"),
     path(f"{SESSION}/cancel", sessions.CancelSession.as_view(), name="session-cancel"),
     path(GRANTS, approvals.SessionGrants.as_view(), name="session-grants"),

@@ -12,6 +12,7 @@ from decimal import ROUND_CEILING, Decimal
 from agents.llm.port import Endpoint, Message, ToolSpec, Usage
 
 BYTES_PER_TOKEN = 4  # of English; other scripts have more bytes and more tokens a character
+PER_IMAGE = 1_600  # tokens; what most providers count for a large one
 PER_MESSAGE = 4  # tokens of markup around a message or tool, about
 MILLION = 1_000_000
 
@@ -38,6 +39,7 @@ def _published(endpoint: Endpoint, usage: Usage) -> int | None:
         input_tokens=usage.input_tokens,
         output_tokens=usage.output_tokens,
         cache_read_tokens=usage.cached_tokens,
+        cache_write_tokens=usage.cache_write_tokens,
     )
     try:
         found = calc_price(priced, endpoint.model, provider_api_url=endpoint.url)
@@ -54,7 +56,8 @@ def estimate_tokens(
     parts = [instructions] if instructions else []
     parts += [_written(message) for message in messages]
     parts += [f"{tool.name} {tool.description} {_json(tool.parameters)}" for tool in tools]
-    return sum(count_tokens(part) + PER_MESSAGE for part in parts)
+    images = sum(len(message.get("images", ())) for message in messages)
+    return sum(count_tokens(part) + PER_MESSAGE for part in parts) + images * PER_IMAGE
 
 
 def count_tokens(text: str) -> int:

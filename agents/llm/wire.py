@@ -230,6 +230,9 @@ def _reply(endpoint: Endpoint, response: ModelResponse, turn: int) -> Reply:
     asked = [part for part in response.parts if isinstance(part, ToolCallPart)]
     calls = tuple(_call(part, turn, index) for index, part in enumerate(asked))
     pictures = [part for part in response.parts if isinstance(part, FilePart)]
+    # Words stand for them in the conversation: no model gets its own images back.
+    drawn = [f"[{p.content.media_type}, {len(p.content.data)} bytes]" for p in pictures]
+    text = "\n".join([*([text] if text else []), *drawn])
     response.parts = [part for part in response.parts if not isinstance(part, FilePart)]
     extra: dict[str, Any] = {}
     if any(_is_private(part) for part in response.parts):

@@ -1,4 +1,4 @@
-"""StoredResult: the whole of a call's result that was too long for the model."""
+"""StoredResult and Blob: what is too long, or no text, for a step."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -19,3 +19,22 @@ class StoredResult(OrganizationModel):
 
     def __str__(self) -> str:
         return str(self.pk)
+
+
+class Blob(OrganizationModel):
+    """An image of a tool or a model, kept once for an organization by the digest of its bytes."""
+
+    sha256 = models.CharField(max_length=64)
+    media_type = models.CharField(max_length=32)
+    size = models.PositiveIntegerField()
+    data = models.BinaryField()
+
+    class Meta:
+        verbose_name = _("image")
+        verbose_name_plural = _("images")
+        constraints = (
+            models.UniqueConstraint(fields=["organization", "sha256"], name="blob_once"),
+        )
+
+    def __str__(self) -> str:
+        return self.sha256

@@ -26,6 +26,7 @@ _SHOWN: dict[str, tuple[str, ...]] = {
     Step.Kind.MESSAGE: ("text", "by"),
     Step.Kind.MODEL: (
         "text",
+        "images",
         "finish",
         "endpoint",
         "usage",
@@ -43,6 +44,7 @@ _SHOWN: dict[str, tuple[str, ...]] = {
         "server",
         "tool",
         "duration_ms",
+        "images",
         "flagged",
         "sanitized",
         "approval",

@@ -21,6 +21,7 @@ from agents.governance.snapshots import Snapshot, snapshots
 from agents.llm import port
 from agents.llm.framing import frame_for
 from agents.models import Agent, Session, Step
+from agents.pictures import keep, pictures_in, shown_to
 from agents.sessions import rows
 from agents.sessions.bounds import Bound, within_calls, within_turns
 from agents.sessions.connected import DISCONNECTED, connected, turnover
@@ -204,16 +205,17 @@ async def _take(hold: Hold, setting: Setting, past: rows.History) -> tuple[port.
     asked = _next(setting, past)
     endpoint = asked.endpoint if asked else setting.line[0]
     turn = Turn(hold, setting.principal, snapshot, endpoint)
+    orm, owner = runtime().orm, setting.session.organization_id
     reply, begun = await turn.take(
         port.model_for(endpoint),
-        past.messages,
+        await orm(shown_to, owner, past.messages, sees=endpoint.sees_images),
         number=past.turn + 1,
         instructions=instructions(setting.agent.instructions, snapshot, setting.unavailable, news),
         tools=_specs(snapshot),
         allowed=lambda reply: within_calls(setting.agent, past, len(reply.calls)),
     )
     if reply.finish == "length":
-        await runtime().orm(rows.append, hold, Step.Kind.NOTICE, _cut(turn.max_tokens))
+        await orm(rows.append, hold, Step.Kind.NOTICE, _cut(turn.max_tokens))
     return reply, begun
 
 
@@ -341,6 +343,7 @@ async def _made(request: calls.Request, step: Step) -> tuple[str, dict[str, Any]
         ),
         "flagged": dict(outcome.flagged),
         "sanitized": dict(outcome.sanitized),
+        **await _kept(request, outcome),
         "code": outcome.code,
         "server": outcome.server_name,
         "tool": outcome.own_name,
@@ -356,6 +359,13 @@ async def _still_holds(hold: Hold) -> bool:
     held = await runtime().orm(still_held, hold)
     hold.presence.lapsed = not held
     return held
+
+
+async def _kept(request: calls.Request, outcome: calls.Outcome) -> dict[str, Any]:
+    """Keep the images of a result, and return how the step names them."""
+    if not (found := pictures_in(outcome.result)):
+        return {}
+    return {"images": await runtime().orm(keep, request.principal.organization_id, found)}
 
 
 def _holder(hold: Hold) -> str:

@@ -256,7 +256,8 @@ def _failure(payload: Mapping[str, Any]) -> Failure:
 
 def _answer(step: Step) -> port.Message:
     payload = step.payload
-    return port.tool_result(
+    images = {"images": payload["images"]} if payload.get("images") else {}
+    return images | port.tool_result(
         port.call_id(step.turn, step.index),
         payload["name"],
         payload.get("text", ""),

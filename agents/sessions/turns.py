@@ -1,7 +1,7 @@
 """One model turn: reserved before, asked, settled after, written down (FEATURES A10, X5)."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from time import monotonic, perf_counter
@@ -13,6 +13,7 @@ from agents.governance.snapshots import Snapshot
 from agents.llm import port
 from agents.llm.prices import estimate_tokens, price
 from agents.models import Step
+from agents.pictures import keep
 from agents.sessions import rows
 from agents.sessions.connected import connected
 from agents.sessions.reserving import Asking, reserve
@@ -61,25 +62,16 @@ class Turn:
         call_id = uuid4()
         estimate = estimate_tokens(messages, instructions, tools)
         await self._let_in(call_id, number, estimate)
-        began = perf_counter()
-        step = await self._intent(call_id, number, began)
-        try:
-            reply = await model.request(
-                messages,
-                instructions=instructions,
-                tools=tools,
-                max_tokens=self.max_tokens,
-                on_text=_Shown(self.hold, step),
-            )
-        except Problem as problem:
-            await self._settle(call_id, "error", began, None, code=problem.code)
-            payload = self._failed(problem)
-            await orm(rows.finish, self.hold, step, Step.State.FAILED, payload, turns=1)
-            raise
-        except asyncio.CancelledError:
-            await asyncio.shield(self._settle(call_id, "cancelled", began, None, code="cancelled"))
-            raise
-        cost = await self._settle(call_id, "ok", began, reply.usage)
+        step = await self._intent(call_id, number, perf_counter())
+        request = partial(
+            model.request,
+            messages,
+            instructions=instructions,
+            tools=tools,
+            max_tokens=self.max_tokens,
+            on_text=_Shown(self.hold, step),
+        )
+        reply, cost = await self._answered(request, step, call_id)
         try:
             self._says_something(reply)
             allowed(reply)
@@ -87,6 +79,24 @@ class Turn:
             await orm(self._refused, step, reply, cost, problem)
             raise
         return reply, await orm(self._written, step, reply, cost)
+
+    async def _answered(
+        self, request: Callable[[], Awaitable[port.Reply]], step: Step, call_id: UUID
+    ) -> tuple[port.Reply, int]:
+        """Return the model's reply and its cost, settled; a step without a reply says why."""
+        began = perf_counter()
+        try:
+            reply = await request()
+        except Problem as problem:
+            await self._settle(call_id, "error", began, None, code=problem.code)
+            payload = self._failed(problem)
+            finish = partial(rows.finish, turns=1)
+            await runtime().orm(finish, self.hold, step, Step.State.FAILED, payload)
+            raise
+        except asyncio.CancelledError:
+            await asyncio.shield(self._settle(call_id, "cancelled", began, None, code="cancelled"))
+            raise
+        return reply, await self._settle(call_id, "ok", began, reply.usage)
 
     def _says_something(self, reply: port.Reply) -> None:
         """Raise `ModelError` (`model_no_answer`) for a reply without text, calls and images."""
@@ -102,6 +112,12 @@ class Turn:
             remedy="Ask in other words, allow longer answers, or choose another model.",
             retryable=reply.finish not in ("content_filter", "length"),
         )
+
+    def _drawn(self, reply: port.Reply) -> dict[str, Any]:
+        """Keep what the model drew, and return how the step names it."""
+        if not reply.images:
+            return {}
+        return {"images": keep(self.snapshot.organization_id, reply.images)}
 
     def _failed(self, problem: Problem) -> dict[str, Any]:
         """Return what the step of a failed turn says: enough to decide who is asked next."""
@@ -150,6 +166,7 @@ class Turn:
             "text": reply.text,
             "message": reply.message,
             "servers": connected(self.snapshot),
+            **self._drawn(reply),
             "finish": reply.finish,
             "endpoint": self._who(),
             "usage": _told(usage),

@@ -8,7 +8,7 @@ import pytest
 from agents.halting import Reach, end_sessions, halt, reach_of, resume
 from agents.models import Approval, Session, Step
 from agents.registration import AgentSpec, EndpointSpec, alter_agent, save_endpoint
-from agents.sessions import requests, turns
+from agents.sessions import requests, reserving
 from agents.sessions.runner import SessionRunner
 from agents.tool_policies import PolicyText, set_policy
 from bonobot.ledger.models import AuditRow
@@ -152,11 +152,11 @@ def test_a_switch_turned_while_a_turn_begins_counts(helper, fake, take, boss, mo
     session = requests.start(boss, helper, "hello")
     fake.script += [Says("never")]
 
-    def reserve_late(*args, reserves=turns.reserves):
+    def reserve_late(*args, reserves=reserving.reserves):
         halt(boss)
         return reserves(*args)
 
-    monkeypatch.setattr(turns, "reserves", reserve_late)
+    monkeypatch.setattr(reserving, "reserves", reserve_late)
     assert take(session) in (Session.Status.FAILED, Session.Status.CANCELLED)
     assert not fake.requests
 

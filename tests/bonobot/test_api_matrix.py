@@ -13,7 +13,9 @@ from uuid import uuid4
 import pytest
 from django.urls import URLPattern, URLResolver
 
+from agents.llm.port import Picture
 from agents.models import Agent, Approval, ModelEndpoint, Session, SessionGrant
+from agents.pictures import keep
 from bonobot import api
 from bonobot.ledger.models import AuditRow
 from bonobot.notices.models import Channel, Notice
@@ -80,7 +82,10 @@ def everything(where: Organization) -> dict[str, str]:
     grant = session.grants.create(
         organization=where, agent=agent, own_name="one", label="one", granted_by="anna"
     )
+    (image,) = keep(where.pk, [Picture("image/png", b"GIF89a" + where.pk.bytes)])
+    session.steps.create(seq=99, kind="notice", state="done", payload={"images": [image]})
     return {
+        "sha256": image["sha256"],
         "agent_id": str(agent.pk),
         "server_id": str(server.pk),
         "definition_id": str(definition.pk),

@@ -222,7 +222,7 @@ async def test_requests_share_a_connection_only_with_the_same_credential() -> No
     async with provider(*[Says("ok")] * 4) as fake:
         for key in ("one", "one", "two", "one"):
             await ask(fake, HI, api_key=key)
-        (pool,) = [pool for pool in wire.clients._pools.values() if pool.kept]
+        pool = wire.clients._pools[asyncio.get_running_loop()]
         assert len(pool.kept) == 2
         await close()
         assert asyncio.get_running_loop() not in wire.clients._pools

@@ -32,6 +32,32 @@ def test_tokens_from_a_cache_are_cheaper_where_the_provider_says_so() -> None:
     assert 0 < cached < 2_600
 
 
+def test_what_is_written_to_a_cache_costs_more_where_the_provider_says_so() -> None:
+    endpoint = Endpoint("anthropic", model="claude-opus-4-5")
+    plain = price(endpoint, Usage(1_000, 10))
+    written = price(endpoint, Usage(1_000, 10, cache_write_tokens=800))
+    assert plain is not None
+    assert written is not None
+    assert plain < written
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        Endpoint("anthropic", model="claude-opus-4-5"),
+        Endpoint("google", model="gemini-2.5-pro"),
+        Endpoint("bedrock", region="us-east-1", model="us.anthropic.claude-opus-4-5-20251101-v1:0"),
+        Endpoint("azure", "https://acme.openai.azure.com", model="gpt-4o"),
+        Endpoint("responses", model="gpt-4o"),
+    ],
+    ids=lambda endpoint: endpoint.kind,
+)
+def test_each_provider_has_published_prices(endpoint: Endpoint) -> None:
+    found = price(endpoint, USED)
+    assert found is not None
+    assert found > 0
+
+
 @pytest.mark.parametrize(
     "endpoint",
     [

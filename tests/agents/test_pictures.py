@@ -1,0 +1,179 @@
+"""Images: recognized by their bytes, kept once, shown to models that see and to people."""
+
+import asyncio
+import base64
+from contextlib import AsyncExitStack
+
+import pytest
+
+from agents.llm.port import Picture, user_message
+from agents.models import Blob, ModelEndpoint, Session, Step
+from agents.pictures import (
+    LARGEST,
+    MOST_IN_A_RESULT,
+    MOST_SHOWN,
+    keep,
+    kind_of,
+    picture_of,
+    pictures_in,
+    shown_to,
+)
+from agents.registration import EndpointSpec, save_endpoint
+from agents.sessions import requests
+from agents.sessions.events import shown
+from agents.sessions.runner import SessionRunner
+from bonobot.lib.problems import NotFound
+from bonobot.lib.runtime import runtime
+from mcp_servers.connections.pool import connections
+from tests.agents import casting
+from tests.agents.llm.anthropic_server import anthropic_server
+from tests.agents.llm.serving import Says
+from tests.servers import raw_http
+from tests.servers.raw_http import RawHttp
+
+PNG = b"\x89PNG\r\n\x1a\n" + b"pixels"
+TOOLS = {"tools": [{"name": "look", "inputSchema": {"type": "object"}}]}
+
+
+def part(data: bytes, declared: str = "image/png") -> dict[str, str]:
+    return {"type": "image", "mimeType": declared, "data": base64.b64encode(data).decode()}
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (PNG, "image/png"),
+        (b"\xff\xd8\xff\xe0", "image/jpeg"),
+        (b"GIF89a", "image/gif"),
+        (b"RIFF\x00\x00\x00\x00WEBPVP8 ", "image/webp"),
+        (b"<svg onload=alert(1)>", ""),
+        (b"<html>", ""),
+        (b"", ""),
+    ],
+)
+def test_an_image_is_told_by_its_bytes_alone(data: bytes, kind: str) -> None:
+    assert kind_of(data) == kind
+    found = pictures_in({"content": [part(data, "image/png")]})
+    assert [one.media_type for one in found] == ([kind] if kind else [])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "text",
+        [1, None, {"type": "image"}, {"type": "image", "data": 7}],
+        [{"type": "image", "data": "not base64!"}],
+        [{"type": "resource", "resource": None}],
+        [part(PNG + bytes(LARGEST))],
+    ],
+)
+def test_what_is_no_image_is_left_out(content: object) -> None:
+    assert pictures_in({"content": content}) == ()
+
+
+def test_a_result_gives_so_many_images_and_no_more() -> None:
+    assert len(pictures_in({"content": [part(PNG)] * 50})) == MOST_IN_A_RESULT
+
+
+@pytest.mark.django_db
+def test_the_same_bytes_are_kept_once_for_each_organization() -> None:
+    acme, other = casting.organization(), casting.organization("other")
+    named = keep(acme.pk, [Picture("image/gif", PNG)] * 2)
+    keep(other.pk, [Picture("image/png", PNG)])
+    assert [one["media_type"] for one in named] == ["image/png"] * 2
+    assert sorted(Blob.objects.values_list("organization_id", flat=True)) == sorted(
+        [acme.pk, other.pk]
+    )
+
+
+@pytest.mark.django_db
+def test_the_latest_images_go_to_a_model_that_sees() -> None:
+    acme = casting.organization()
+    many = [Picture("image/png", PNG + bytes([n])) for n in range(MOST_SHOWN + 3)]
+    messages = [user_message("x") | {"images": [one]} for one in keep(acme.pk, many)]
+    found = shown_to(acme.pk, messages, sees=True)
+    assert ["images" in one for one in found] == [False] * 3 + [True] * MOST_SHOWN
+    assert found[-1]["images"] == [{"media_type": "image/png", "data": many[-1].data}]
+    assert not any("images" in one for one in shown_to(acme.pk, messages, sees=False))
+    other = casting.organization("other")
+    assert not any("images" in one for one in shown_to(other.pk, messages, sees=True))
+
+
+@pytest.fixture
+def looking(acme, helper):
+    """A server whose tool gives an image, bound to the helper, and the helper's model."""
+
+    def answer(asked):
+        answers = {
+            "server/discover": {
+                "supportedVersions": [raw_http.MODERN],
+                "capabilities": {"tools": {}},
+            },
+            "tools/list": TOOLS,
+            "tools/call": {"content": [{"type": "text", "text": "here"}, part(PNG)]},
+        }
+        return raw_http.result(asked, answers[asked.method])
+
+    http, stack = RawHttp(answer), AsyncExitStack()
+    runtime().call(stack.enter_async_context, http.listening())
+    model = runtime().call(stack.enter_async_context, anthropic_server())
+    server = casting.http_server(acme, http.url, "eyes")
+    casting.ready(acme, server, helper)
+    helper.model_endpoint = save_endpoint(
+        casting.administrator(acme),
+        EndpointSpec(
+            name="Seer",
+            kind="anthropic",
+            base_url=model.url,
+            model="claude-opus-4-8",
+            api_key="k",
+            allow_private=True,
+            sees_images=True,
+        ),
+    )
+    helper.save()
+    yield model
+    runtime().call(connections().forget, server.pk)
+    runtime().call(stack.aclose)
+
+
+@pytest.fixture
+def run(acme, helper, looking):
+    runner = SessionRunner()
+
+    async def until_done(session_id):
+        task = await runner.take(session_id)
+        await asyncio.wait_for(task, 60)
+
+    def go():
+        looking.script += [Says(calls=(("c", "mcp_eyes_look", "{}"),)), Says("a cat")]
+        session = requests.start(casting.administrator(acme), helper, "look")
+        runtime().call(until_done, session.pk)
+        session.refresh_from_db()
+        assert session.status == Session.Status.DONE, session.error_detail
+        return session
+
+    yield go
+    runtime().call(runner.drain)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_image_of_a_tool_reaches_a_model_that_sees_and_no_row(looking, run, acme) -> None:
+    session = run()
+    assert [one.text for one in looking.read(1).of("image")] == [base64.b64encode(PNG).decode()]
+    step = session.steps.get(kind=Step.Kind.CALL)
+    (named,) = shown(step)["images"]
+    assert base64.b64encode(PNG).decode() not in str(step.payload)
+    assert bytes(picture_of(session, named["sha256"]).data) == PNG
+    (other,) = keep(acme.pk, [Picture("image/png", PNG + b"another")])
+    with pytest.raises(NotFound):
+        picture_of(session, other["sha256"])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_model_that_sees_none_gets_words(looking, run, helper) -> None:
+    ModelEndpoint.objects.filter(pk=helper.model_endpoint_id).update(sees_images=False)
+    run()
+    assert looking.read(1).of("image") == []
+    assert "[image image/png, 14 bytes]" in looking.read(1).of("result")[0].text
