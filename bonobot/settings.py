@@ -257,6 +257,7 @@ EMAIL_HOST, EMAIL_PORT = _mail.host, _mail.port
 EMAIL_HOST_USER, EMAIL_HOST_PASSWORD = _mail.user, _mail.password
 EMAIL_USE_TLS, EMAIL_USE_SSL = _mail.starttls, _mail.tls
 EMAIL_TIMEOUT = 10
+DEFAULT_EXCEPTION_REPORTER = "bonobot.lib.reporting.MaskingReporter"
 DEFAULT_FROM_EMAIL = SERVER_EMAIL = BONOBOT_EMAIL_FROM
 
 # --- REST ---------------------------------------------------------------------------------------

@@ -128,8 +128,8 @@ class AgentAdmin(PagedAdmin):
     ) -> HttpResponseBase:
         """Ask first, with what else goes; then remove."""
         principal = self.principal(request)
-        principal.require(Action.MANAGE_AGENTS)
         agent = self.find(request, object_id)
+        principal.require(Action.MANAGE_AGENTS)
         if request.method == "POST":
             remove_agent(principal, agent)
             messages.success(request, _t("%(agent)s was removed.") % {"agent": agent})

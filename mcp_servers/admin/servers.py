@@ -300,8 +300,8 @@ class ServerAdmin(PagedAdmin):
     ) -> HttpResponseBase:
         """Ask first, with what else goes; then remove."""
         principal = self.principal(request)
-        principal.require(Action.MANAGE_SERVERS)
         server = self.find(request, object_id)
+        principal.require(Action.MANAGE_SERVERS)
         if request.method != "POST":
             return confirm_removal(self, request, [affected_by(server)])
         registration.remove(principal, server)

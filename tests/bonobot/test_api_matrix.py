@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from django.urls import URLPattern, URLResolver
+from django.urls import URLPattern, URLResolver, get_resolver
 
 from agents.llm.port import Picture
 from agents.models import Agent, Approval, ModelEndpoint, Session, SessionGrant
@@ -23,7 +23,7 @@ from bonobot.tenancy.api.resources import Resource, actions_of
 from bonobot.tenancy.models import Organization, Token
 from bonobot.tenancy.roles import Role, may
 from mcp_servers.models import Definition, Preset, Server
-from tests import rest
+from tests import desk, rest
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db
@@ -111,6 +111,50 @@ def acme() -> Organization:
 def test_the_table_of_addresses_is_read():
     assert len(OPERATIONS) > 50
     assert ("agents/<str:agent_id>/mcp-servers/<str:server_id>", "PUT") in NAMED
+
+
+# Addresses that belong to nobody's organization, and why; all others are looked at by id and role.
+OPEN = {
+    "": "leads to the admin",
+    "api/schema": "the document of REST, the same for everybody",
+    "api/docs": "its pages",
+    "api/": "every other address below /api/, which is missing",
+    "oauth/callback": "named by a state that is bound to the person who began",
+    "oauth/client-metadata.json": "what we are to authorization servers",
+    "healthz": "whether the process lives",
+}
+# One address outside of both tables names a thing of an organization.
+SIGN_IN = "oauth/start/<uuid:server_id>"
+
+
+def whole_table(patterns: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for pattern in patterns:
+        if isinstance(pattern, URLResolver):
+            yield from whole_table(pattern.url_patterns, f"{before}{pattern.pattern}")
+        else:
+            yield f"{before}{pattern.pattern}", pattern.callback
+
+
+def test_every_address_of_the_installation_is_one_that_is_looked_at():
+    known = {f"api/{route}" for route in ROUTES} | {*OPEN, SIGN_IN}
+    others = [
+        route
+        for route, _ in whole_table(get_resolver().url_patterns)
+        if route not in known and not route.startswith("admin/")
+    ]
+    assert others == [], "give them a rule, a test and a place in one of the tables"
+
+
+@pytest.mark.parametrize("role", ASKED)
+def test_nobody_signs_in_to_a_server_of_another_organization(acme, role):
+    foreign = everything(casting.organization("other"))
+    seat = desk.sit(acme, role)
+    for pk in (foreign["server_id"], str(uuid4())):
+        for answer in (
+            seat.client.get(f"/oauth/start/{pk}"),
+            seat.client.post(f"/oauth/start/{pk}"),
+        ):
+            assert answer.status_code in (403, 404, 405), answer.status_code
 
 
 @pytest.mark.parametrize(("route", "method"), OPERATIONS)

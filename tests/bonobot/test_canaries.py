@@ -10,22 +10,31 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import product
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
+from celery.signals import before_task_publish
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from django.apps import apps
 from django.conf import settings
 from django.core.management import call_command
+from django.core.signals import got_request_exception
 from django.db import connection
 from django.test import Client
 from django.urls import reverse
+from django.views.debug import get_exception_reporter_class
+from redis import Redis
 
 from agents import calls
+from agents.admin.agents import AgentAdmin
 from agents.models import ModelEndpoint
+from bonobot.celery import app
 from bonobot.lib import masking
 from bonobot.lib.logs import JSONFormatter, TextFormatter
 from bonobot.lib.runtime import runtime
@@ -35,15 +44,17 @@ from bonobot.tenancy.roles import Role
 from bonobot.tenancy.tokens import issue
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.connections.pool import connections
-from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.models import OAuthGrant, Secret, Server
 from mcp_servers.presets.own import PresetSpec, add_preset
 from mcp_servers.presets.using import spec_from
 from mcp_servers.registration import add
+from mcp_servers.tasks import discover_server
 from tests import desk, rest
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
 from tests.bonobot import test_admin, test_api_matrix
 from tests.bonobot.cli.filled import CALLS
+from tests.eventually import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -222,6 +233,203 @@ def test_a_call_takes_no_secret_into_logs_rows_or_another_servers_process(acme, 
     found |= {f"table {name}": leaks(text, sought) for name, text in dumped()}
     assert "It broke off" in written.getvalue()
     assert not {place: kinds for place, kinds in found.items() if kinds}
+
+
+def test_no_answer_to_a_write_shows_a_secret(acme, pool, canaries):
+    """Neither what is stored, nor what was just sent in a member that holds secrets."""
+    sought = needles(canaries | SENT)
+    known = test_api_matrix.everything(acme)
+    token = issue(casting.administrator(acme), name="owner", role=Role.OWNER)[1]
+    client = Client(raise_request_exception=False, headers={"Authorization": f"Bearer {token}"})
+    found: list[tuple[str, list[str]]] = []
+    for route, method in sorted(WRITES, key=lambda one: one[1] == "DELETE"):
+        servers = [str(one.pk) for one in pool[:2]] if "<str:server_id>" in route else [""]
+        for pk, sent in product(servers, bodies(route, method)):
+            values = {**known, **({"server_id": pk} if pk else {})}
+            path = f"/api/{test_api_matrix.filled(route, values)}"
+            answer = client.generic(method, path, json.dumps(sent), "application/json")
+            assert answer.status_code != 500, (method, path, body(answer))
+            found.append((f"{method} {path}", leaks(body(answer), sought)))
+            Organization.objects.update(halted_at=None)
+    seat = desk.sit(acme, None)
+    ids = test_admin.fill(acme)
+    for name, parameters in sorted(test_admin.ADDRESSES, key=lambda one: "delete" in one[0]):
+        address = reverse(f"admin:{name}", kwargs=test_admin.arguments(name, parameters, ids))
+        # A form that doesn't hold comes back to whoever sent it as it was sent.
+        answer = seat.client.post(address, SENT_FIELDS)
+        found.append((f"POST {address}", leaks(body(answer), needles(canaries))))
+        Organization.objects.update(halted_at=None)
+    assert len(found) > 150
+    assert not [one for one in found if one[1]]
+
+
+def test_every_write_that_takes_a_body_shows_one_to_try_it_with():
+    """Without an example a new route would be looked at with an empty body only."""
+    missing = [
+        (route, method)
+        for route, method in WRITES
+        if operation(route, method).get("requestBody") and len(bodies(route, method)) == 1
+    ]
+    assert missing == []
+
+
+def test_a_page_that_breaks_shows_no_secret(acme, pool, canaries, monkeypatch, settings, caplog):
+    sought = needles({kind: canaries[kind] for kind in STORED})
+    for secret in Secret.objects.all():
+        secret.value.open()
+    ModelEndpoint.objects.get(name="Keyed").api_key.open()
+    canary = canaries["model key"]
+
+    def broken(*_: object, **__: object) -> None:
+        said = {"authorization": f"Bearer {canary}", "told": canary}
+        raise RuntimeError(f"It broke off with {said}")
+
+    def keep(**_: object) -> None:
+        faults.append(sys.exc_info())
+
+    faults: list[Any] = []
+    got_request_exception.connect(keep)
+    monkeypatch.setattr(AgentAdmin, "get_queryset", broken)
+    seat = desk.sit(acme, None)
+    seat.client.raise_request_exception = False
+    address = reverse("admin:agents_agent_changelist")
+    found = {}
+    with logged() as written:
+        for debug in (False, True):
+            settings.DEBUG = debug
+            answer = seat.client.get(address)
+            assert answer.status_code == 500
+            found[f"page, DEBUG {debug}"] = leaks(body(answer), sought)
+    assert "RuntimeError" in body(answer), "it is Django's page with the traceback"
+    reporter = get_exception_reporter_class(None)(None, *faults[-1])  # as for a mail
+    for shape in (reporter.get_traceback_html, reporter.get_traceback_text):
+        assert "It broke off" in shape()
+        found[shape.__name__] = leaks(shape(), sought)
+    assert "It broke off" in written.getvalue()
+    found["log"] = leaks(written.getvalue(), sought)
+    assert not {place: kinds for place, kinds in found.items() if kinds}
+
+
+@pytest.mark.worker
+def test_no_message_and_no_event_of_a_worker_holds_a_secret(acme, pool, canaries, worker):
+    sought = needles(canaries)
+    seen: list[str] = []
+    sent: list[str] = []
+
+    def told(server: Server) -> bool:
+        return any("task-received" in one and str(server.pk) in one for one in seen)
+
+    def asked_again() -> bool:
+        discover_server.delay(str(pool[0].pk))
+        return told(pool[0])
+
+    def sending(sender: str, body: Any, headers: Any, **_: Any) -> None:
+        sent.append(f"{sender} {body!r} {headers!r}")
+
+    before_task_publish.connect(sending, weak=False)
+    app.control.enable_events()
+    try:
+        with listening(seen):
+            # Events come from when the worker has heard that they are wanted.
+            eventually(asked_again, within=60, every=0.5, what="an event of the worker")
+            for server in pool:
+                discover_server.delay(str(server.pk))
+            eventually(lambda: all(map(told, pool)), within=60, what="an event about each task")
+    finally:
+        before_task_publish.disconnect(sending)
+    assert len(sent) >= len(pool)
+    found = [one for one in (*sent, *seen) if leaks(one, sought)]
+    assert found == []
+    assert not leaks(worker.log(), sought)
+
+
+@pytest.mark.redis
+@pytest.mark.worker
+def test_no_key_and_no_value_in_redis_holds_a_secret(acme, pool, canaries, worker):
+    sought = needles(canaries)
+    for server in pool:
+        discover_server.delay(str(server.pk))
+    seat = desk.sit(acme, None)
+    seat.get("mcp_servers_server_changelist")
+    store = Redis.from_url(settings.REDIS_URL)
+    keys = list(store.scan_iter())
+    assert keys
+    found = [key for key in keys if leaks(in_redis(store, key), sought)]
+    assert found == []
+
+
+@contextmanager
+def listening(seen: list[str]) -> Iterator[None]:
+    """Collect the events of workers; some brokers keep none for those who come later."""
+    with app.connection_for_read() as link:
+        receiver = app.events.Receiver(link, handlers={"*": lambda event: seen.append(repr(event))})
+
+        def hear() -> None:
+            while not receiver.should_stop:
+                with suppress(TimeoutError):
+                    receiver.capture(limit=None, timeout=1, wakeup=False)
+
+        thread = Thread(target=hear)
+        thread.start()
+        try:
+            yield
+        finally:
+            receiver.should_stop = True
+            thread.join(20)
+
+
+def in_redis(store: Redis, key: bytes) -> str:
+    """Return a key with all that is stored under it, whatever its kind."""
+    reads: dict[bytes, Callable[[], Any]] = {
+        b"string": lambda: store.get(key),
+        b"list": lambda: store.lrange(key, 0, -1),
+        b"set": lambda: store.smembers(key),
+        b"hash": lambda: store.hgetall(key),
+        b"zset": lambda: store.zrange(key, 0, -1),
+        b"stream": lambda: store.xrange(key),
+    }
+    return f"{key!r} {reads[store.type(key)]()!r}"
+
+
+# What is sent in members that hold secrets, and must not come back.
+SENT = {"sent": f"{secrets.token_urlsafe(24)}+/="}
+SECRET_MEMBERS = frozenset(
+    {"token", "key", "api_key", "password", "secret", "client_secret", "Authorization", "value"}
+)
+SENT_FIELDS = dict.fromkeys(("key", "api_key", "password", "secret", "token"), SENT["sent"])
+WRITES = [(route, method) for route, method in test_api_matrix.OPERATIONS if method != "GET"]
+
+
+def operation(route: str, method: str) -> dict[str, Any]:
+    """Return what the document says of an operation."""
+    found = rest.document()["paths"]["/api/" + route.replace("<str:", "{").replace(">", "}")]
+    return dict(found[method.lower()])
+
+
+def bodies(route: str, method: str) -> list[Any]:
+    """Return an empty body, and the document's examples with a canary wherever a secret goes."""
+    content = operation(route, method).get("requestBody", {}).get("content", {})
+    kinds = [kind for kind in content if kind == "application/json"]
+    shown = [one["value"] for kind in kinds for one in content[kind].get("examples", {}).values()]
+    return [{}, *(with_canaries(one) for one in shown)]
+
+
+def with_canaries(value: Any) -> Any:
+    """Return an example in which every member that holds a secret holds what was sent."""
+    if isinstance(value, list):
+        return [with_canaries(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: (
+            dict.fromkeys(inner, SENT["sent"])
+            if name in ("env", "headers", "values") and isinstance(inner, dict)
+            else SENT["sent"]
+            if name in SECRET_MEMBERS and isinstance(inner, str)
+            else with_canaries(inner)
+        )
+        for name, inner in value.items()
+    }
 
 
 # What the organization keeps sealed; a person's password and the pepper are known to nobody.

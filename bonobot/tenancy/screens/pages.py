@@ -188,10 +188,11 @@ class PagedAdmin(ScopedAdmin):
         def view(request: HttpRequest, object_id: Any) -> HttpResponseBase:
             page = self.pages[slug]
             principal = self.principal(request)
+            # What isn't there is missing for everybody, whatever their role allows.
+            found = self.find(request, object_id)
             if not any(map(principal.may, page.needs)):
                 principal.require(page.needs[0])
-            visit = Visit(request, principal, self.find(request, object_id), self, slug)
-            return page.view(visit)
+            return page.view(Visit(request, principal, found, self, slug))
 
         return view
 
@@ -201,8 +202,9 @@ class PagedAdmin(ScopedAdmin):
                 return HttpResponseNotAllowed(["POST"])
             deed = self.deeds[slug]
             principal = self.principal(request)
+            found = self.find(request, object_id)
             principal.require(deed.needs)
-            visit = Visit(request, principal, self.find(request, object_id), self, slug)
+            visit = Visit(request, principal, found, self, slug)
             return deed.do(visit) or back(request, visit.url())
 
         return view
