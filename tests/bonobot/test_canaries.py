@@ -460,7 +460,7 @@ class logged:
 def body(response: Any) -> str:
     """Return what was answered; of a stream that doesn't end by itself, nothing."""
     headers = str(dict(response.headers))
-    return headers if response.streaming else headers + response.content.decode()
+    return headers if response.streaming else headers + response.content.decode("utf-8", "replace")
 
 
 def dumped() -> Iterator[tuple[str, str]]:
