@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from html import unescape
 from itertools import product
 from typing import Any
@@ -15,7 +16,9 @@ from django_celery_beat.models import PeriodicTask
 from pytest_django import DjangoAssertNumQueries
 
 from agents.budgets import BudgetLine, set_budgets
+from agents.llm.port import Picture
 from agents.models import Agent, ModelEndpoint, Session
+from agents.pictures import keep
 from agents.sessions.requests import start
 from bonobot import schedules
 from bonobot.ledger.models import AuditRow
@@ -63,6 +66,9 @@ def addresses(patterns: Any = None) -> Iterator[tuple[str, list[str]]]:
             yield str(pattern.name), list(pattern.pattern.converters)
 
 
+GIF = b"GIF89a" + bytes(16)
+# What an address asks for beside its object.
+QUERIES = {"agents_session_image": f"?sha256={sha256(GIF).hexdigest()}"}
 ADDRESSES = sorted(dict(addresses()).items())
 
 
@@ -78,6 +84,8 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         set_budgets(boss, agent, [BudgetLine("tokens", "month", 10), BudgetLine("calls", "day", 5)])
         casting.bind(boss, agent, server)
         session, approval = casting.waiting_session(agent, "hello")
+        (image,) = keep(where.pk, [Picture("image/gif", GIF)])
+        session.steps.create(seq=99, kind="notice", state="done", payload={"images": [image]})
         token, _text = issue(boss, name=f"t{number}", role=Role.MEMBER)
         notice = casting.notice(where, f"Pager{number}")
         member = User.objects.create_user(f"{where.slug}-{number}")
@@ -120,7 +128,7 @@ def test_no_page_fails_for_any_role(role: Role | None) -> None:
     seat = desk.sit(acme, role)
     for name, parameters in ADDRESSES:
         address = reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids))
-        response = seat.client.get(address)
+        response = seat.client.get(address + QUERIES.get(name, ""))
         # A member finds what wasn't given to them as little as what doesn't exist.
         expected = (200, 302, 403, 405, *((404,) if role == Role.MEMBER else ()))
         assert response.status_code in expected, (name, response.status_code)

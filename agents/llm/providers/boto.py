@@ -8,6 +8,7 @@ tenant's endpoint never works with the host's own credentials.
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import httpx2
@@ -40,6 +41,9 @@ class GuardedSession:
     def send(self, request: AWSPreparedRequest) -> AWSResponse:
         """Send one request from a thread; the answer's body is read when it is asked for."""
         answer = self.wait(self._send(request))
+        if (mine := under_way()) is not None:
+            # The request may end when nobody reads the answer yet, or just none of its pieces.
+            mine.at_end(partial(self._let_go, answer))
         body = _Body(self, answer)
         return AWSResponse(request.url, answer.status_code, dict(answer.headers), body)
 
@@ -52,11 +56,11 @@ class GuardedSession:
         mine = under_way()
         if mine is None:
             return future.result()
-        mine.add(future)
-        try:
+        with mine.waiting(future):
             return future.result()
-        finally:
-            mine.discard(future)
+
+    def _let_go(self, answer: httpx2.Response) -> None:
+        asyncio.run_coroutine_threadsafe(answer.aclose(), self._loop)
 
     async def _send(self, request: AWSPreparedRequest) -> httpx2.Response:
         sent = self._http.build_request(
