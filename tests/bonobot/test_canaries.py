@@ -10,17 +10,13 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 from celery.signals import before_task_publish
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from django.apps import apps
 from django.conf import settings
 from django.core.management import call_command
@@ -35,45 +31,25 @@ from agents import calls
 from agents.admin.agents import AgentAdmin
 from agents.models import ModelEndpoint
 from bonobot.celery import app
-from bonobot.lib import masking
 from bonobot.lib.logs import JSONFormatter, TextFormatter
 from bonobot.lib.runtime import runtime
-from bonobot.notices.models import Channel
-from bonobot.tenancy.models import Organization, User
+from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Role
 from bonobot.tenancy.tokens import issue
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.connections.pool import connections
-from mcp_servers.models import OAuthGrant, Secret, Server
-from mcp_servers.presets.own import PresetSpec, add_preset
-from mcp_servers.presets.using import spec_from
+from mcp_servers.models import Secret, Server
 from mcp_servers.registration import add
 from mcp_servers.tasks import discover_server
 from tests import desk, rest
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
 from tests.bonobot import test_admin, test_api_matrix
+from tests.bonobot.canaries import KINDS, fresh, in_redis, leaks, listening, needles, stock
 from tests.bonobot.cli.filled import CALLS
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-URL = "https://mcp.example.com/mcp"
-KINDS = (
-    *("bearer token", "API key", "header", "environment", "client secret", "refresh token"),
-    *("model key", "webhook address", "webhook secret", "preset parameter", "password"),
-)
-Needles = Mapping[str, set[str]]
-
-
-def needles(canaries: Mapping[str, str]) -> Needles:
-    """Return all that must not be seen: each canary's forms, and its first eight characters."""
-    return {kind: masking._forms(text) | {text[:8]} for kind, text in canaries.items()}
-
-
-def leaks(text: str, sought: Needles) -> list[str]:
-    """Return the kinds of canaries that a text holds."""
-    return [kind for kind, forms in sought.items() if any(form in text for form in forms)]
 
 
 @pytest.fixture
@@ -83,76 +59,12 @@ def acme() -> Organization:
 
 @pytest.fixture
 def canaries() -> dict[str, str]:
-    """A secret of each kind; their first eight characters occur nowhere else."""
-    return {kind: f"{secrets.token_urlsafe(24)}+/=" for kind in KINDS}
+    return fresh()
 
 
 @pytest.fixture
 def pool(acme: Organization, canaries: dict[str, str]) -> list[Server]:
-    """Servers, a model, a channel, a token and a person that hold the canaries."""
-    boss = casting.administrator(acme)
-
-    def server(name: str, auth: dict[str, str] | None = None, **config: Any) -> Server:
-        asked = {"url": URL, **config}
-        more = {"auth_config": auth} if auth else {}
-        spec = ServerSpec(name=name, transport_type="http", endpoint_config=asked, **more)
-        return add(boss, spec)
-
-    key = generate_private_key(SECP256R1())
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    oauth = {"type": "oauth2", "client_id": "me"}
-    made = [
-        server("bearer", {"type": "bearer_token", "token": canaries["bearer token"]}),
-        server("keyed", {"type": "api_key", "header": "X-Key", "key": canaries["API key"]}),
-        server("headed", headers={"X-Thing": canaries["header"]}),
-        server("secretive", {**oauth, "client_secret": canaries["client secret"]}),
-        server("signing", {**oauth, "private_key": pem}),
-        add(
-            boss,
-            ServerSpec(
-                name="stored",
-                transport_type="stdio",
-                endpoint_config={
-                    "command": sys.executable,
-                    "args": ["-m", "mcp_server_time"],
-                    "env": {"THING": canaries["environment"]},
-                },
-            ),
-        ),
-    ]
-    preset = add_preset(
-        boss,
-        PresetSpec(
-            name="Filled",
-            transport_type="http",
-            endpoint_config={"url": URL, "headers": {"X-Thing": "${THING}"}},
-            parameters=[{"name": "THING", "secret": True, "required": True}],
-        ),
-    )
-    values = {"THING": canaries["preset parameter"]}
-    made.append(add(boss, spec_from(boss, preset, values, name="filled")))
-    OAuthGrant.objects.create(
-        organization=acme,
-        server=made[3],
-        subject=acme.pk,
-        refresh_token=canaries["refresh token"],
-    )
-    ModelEndpoint.objects.create(
-        organization=acme, name="Keyed", kind="openai", api_key=canaries["model key"]
-    )
-    Channel.objects.create(
-        organization=acme,
-        name="Hook",
-        kind="webhook",
-        url=f"https://hooks.example.com/{canaries['webhook address']}",
-        secret=canaries["webhook secret"],
-    )
-    User.objects.create_user("canary", password=canaries["password"])
-    _row, token = issue(boss, name="canary", role=Role.MEMBER)
-    canaries["private key"] = "".join(pem.splitlines()[1:-1])
-    canaries["our token"] = token.rpartition("_")[2] if token.count("_") == 2 else token[17:]
-    canaries["pepper"] = next(iter(settings.BONOBOT_TOKEN_PEPPERS.values()))
-    return made
+    return stock(acme, canaries)
 
 
 def test_no_route_of_rest_and_no_page_shows_a_secret(acme, pool, canaries):
@@ -358,40 +270,6 @@ def test_no_key_and_no_value_in_redis_holds_a_secret(acme, pool, canaries, worke
     assert found == []
 
 
-@contextmanager
-def listening(seen: list[str]) -> Iterator[None]:
-    """Collect the events of workers; some brokers keep none for those who come later."""
-    with app.connection_for_read() as link:
-        receiver = app.events.Receiver(link, handlers={"*": lambda event: seen.append(repr(event))})
-
-        def hear() -> None:
-            while not receiver.should_stop:
-                with suppress(TimeoutError):
-                    receiver.capture(limit=None, timeout=1, wakeup=False)
-
-        thread = Thread(target=hear)
-        thread.start()
-        try:
-            yield
-        finally:
-            receiver.should_stop = True
-            thread.join(20)
-
-
-def in_redis(store: Redis, key: bytes) -> str:
-    """Return a key with all that is stored under it, whatever its kind."""
-    reads: dict[bytes, Callable[[], Any]] = {
-        b"string": lambda: store.get(key),
-        b"list": lambda: store.lrange(key, 0, -1),
-        b"set": lambda: store.smembers(key),
-        b"hash": lambda: store.hgetall(key),
-        b"zset": lambda: store.zrange(key, 0, -1),
-        b"stream": lambda: store.xrange(key),
-    }
-    return f"{key!r} {reads[store.type(key)]()!r}"
-
-
-# What is sent in members that hold secrets, and must not come back.
 SENT = {"sent": f"{secrets.token_urlsafe(24)}+/="}
 SECRET_MEMBERS = frozenset(
     {"token", "key", "api_key", "password", "secret", "client_secret", "Authorization", "value"}

@@ -204,7 +204,7 @@ def test_a_cut_connection_is_replaced(writer: Writer, opening: Make) -> None:
             "WHERE datname = current_database() AND application_name = %s",
             [committing.APPLICATION_NAME],
         )
-        assert cursor.fetchone() == (1,)
+        assert cursor.fetchone()[0] >= 1
     assert writer.admit(Admission(opening())).result(WAIT_S).seq == 2
 
 
