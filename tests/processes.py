@@ -14,6 +14,7 @@ from pathlib import Path
 
 from django.db import connection
 
+from bonobot.management.processes import die_with
 from tests.environment import VAR
 from tests.eventually import eventually
 from tests.parts import ROOT
@@ -126,6 +127,8 @@ def start(
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # A run that is killed leaves no worker behind that takes the next one's messages.
+            preexec_fn=die_with(os.getpid()),
         )
     return Process(name, popen, log_file)
 
