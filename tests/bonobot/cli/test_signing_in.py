@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.conf import settings
+from django.db import connections
 
 from bonobot.cli import signing_in
 from mcp_servers.endpoints import endpoint_of
@@ -66,6 +67,14 @@ def test_waiting_ends_with_a_code(bonobot, linear):
     assert address() in ran.err
 
 
+def sign_in_aside():
+    """Sign in in another thread, and leave none of its connections open."""
+    try:
+        sign_in()
+    finally:
+        connections.close_all()
+
+
 def test_a_login_that_was_there_before_is_not_the_one_that_is_waited_for(
     bonobot, linear, monkeypatch
 ):
@@ -75,7 +84,7 @@ def test_a_login_that_was_there_before_is_not_the_one_that_is_waited_for(
     def pause(seconds):
         pauses.append(seconds)
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(sign_in).result()
+            pool.submit(sign_in_aside).result()
 
     monkeypatch.setattr(signing_in, "pause", pause)
     monkeypatch.setattr(signing_in, "sweep", lambda cli, servers: {"linear": Outcome()})
