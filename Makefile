@@ -73,7 +73,7 @@ fmt: $(INSTALLED) ## Format, sort imports and apply the safe fixes
 bench: $(INSTALLED) ## Measure what the documentation promises
 	@"$(PY)" -m pytest benchmarks/bench_*.py -q -s $(ARGS)
 
-conformance: $(INSTALLED) ## Run the official MCP conformance suite against the client role
+conformance: $(INSTALLED) ## Run the official MCP conformance suite, both roles
 	@TEST_REQUIRES=npm TEST_CONFORMANCE=whole "$(PY)" -m pytest tests/conformance $(ARGS)
 
 lock: ## Write requirements.lock from pyproject.toml (needs uv)

@@ -5,11 +5,12 @@ anywhere holds on the very next call. Each refusal and each question is written 
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from agents.consents import ApprovalRequired, Consent, consent
 from agents.governance.policies import Decision
+from agents.governance.roots import limits_of_root
 from agents.governance.snapshots import Snapshot, Tool, snapshots
 from agents.openings import admission, opening
 from agents.redaction import prepare
@@ -32,8 +33,12 @@ FOUND_INLINE = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """An admitted call: what decided it, and what was reserved for it."""
+    """An admitted call: what decided it, and what was reserved for it.
 
+    `request` is as it was asked for, by the principal as it was admitted.
+    """
+
+    request: Request
     snapshot: Snapshot
     target: Target
     admission: Admission
@@ -43,9 +48,10 @@ async def admit(request: Request) -> Passed:
     """Bring a call through the first half of the door.
 
     Raises `Refused` (`ApprovalRequired` where a person must say yes), `InvalidArguments`,
-    `NotFound` (unknown tool) or the ledger's `Refusal`, each after it was written to the audit.
+    `NotFound` (unknown tool) or the ledger's `Refusal`, each after it was written to the audit;
+    `BadToken` where the caller's token has ended meanwhile.
     """
-    snapshot = await _snapshot(request, fresh=False)
+    request, snapshot = await _begun(request, fresh=False)
     asked: Decision | None = None
     for _ in range(TRIES):
         target = await _found(request, snapshot)
@@ -53,23 +59,25 @@ async def admit(request: Request) -> Passed:
             target = _resolved(request, snapshot, target)
             await check(argument_schema(request, target), request.arguments, target.judgement)
             decision = _decided(request, snapshot, target)
+            target = await _labelled(request, snapshot, target)
             if asked is not None and decision.allowed:
                 decision = asked
             yes = await _consented(request, snapshot, target, decision)
-            admitted = admission(request, snapshot, target, decision, yes)
+            of_root = await limits_of_root(request.root)
+            admitted = admission(request, snapshot, target, decision, yes, of_root)
             await writer().admit_async(admitted)
         except StaleSnapshot:
-            snapshot = await _snapshot(request, fresh=True)
+            request, snapshot = await _begun(request, fresh=True)
         except FlowBarred as barred:
             asked = Decision("ask", "flow", barred.code, str(barred), barred.remedy)
         except Problem as problem:
             if not isinstance(problem, Refusal) and await _is_stale(snapshot):
-                snapshot = await _snapshot(request, fresh=True)
+                request, snapshot = await _begun(request, fresh=True)
                 continue
             await _refuse(request, snapshot, target, problem)
             raise
         else:
-            return Passed(snapshot, target, admitted)
+            return Passed(request, snapshot, target, admitted)
     raise Refused(
         "The rules changed while this call was being decided.",
         code="rules_changing",
@@ -83,7 +91,7 @@ async def again(request: Request, passed: Passed) -> Passed:
 
     Raises as `admit`; where a person said yes, they said it to the definition as it was.
     """
-    snapshot = await _snapshot(request, fresh=True)
+    request, snapshot = await _begun(request, fresh=True)
     target = _resolved(request, snapshot, await _found(request, snapshot))
     await check(argument_schema(request, target), request.arguments, target.judgement)
     decision = _decided(request, snapshot, target)
@@ -94,7 +102,7 @@ async def again(request: Request, passed: Passed) -> Passed:
             rule=decision.rule,
             remedy="Call it again: a person is asked about it as it is now.",
         )
-    return Passed(snapshot, target, passed.admission)
+    return Passed(request, snapshot, target, passed.admission)
 
 
 async def _is_stale(snapshot: Snapshot) -> bool:
@@ -103,18 +111,47 @@ async def _is_stale(snapshot: Snapshot) -> bool:
     return now != snapshot.generation
 
 
+async def _begun(request: Request, *, fresh: bool) -> tuple[Request, Snapshot]:
+    """Return what decides the call: a snapshot, and the request by a principal not older than it.
+
+    The principal is read after the snapshot's generation was, and admission compares that one: what
+    both say holds at the same moment. Raises `NotFound` for what isn't the principal's.
+    """
+    snapshot = await _snapshot(request, fresh=fresh)
+    request = await _renewed(request, snapshot, fresh=fresh)
+    principal = request.principal
+    ours = snapshot.organization_id == principal.organization_id
+    if not ours or not principal.reaches(request.agent_id):
+        if ours and request.renewed and not fresh and await _is_stale(snapshot):
+            return await _begun(request, fresh=True)
+        kind, key = _owner(request)
+        raise NotFound(f"There is no {kind} {str(key)!r} here.", field=kind)
+    await prepare(snapshot)
+    return request, snapshot
+
+
+async def _renewed(request: Request, snapshot: Snapshot, *, fresh: bool) -> Request:
+    known = request.principal_generation
+    if request.renewed is None or not (fresh or known is None or known < snapshot.generation):
+        return request
+    principal = await request.renewed()
+    return replace(request, principal=principal, principal_generation=snapshot.generation)
+
+
+def _owner(request: Request) -> tuple[str, UUID | None]:
+    """Return whose snapshot decides: an agent's, or without one a server's."""
+    if request.agent_id:
+        return "agent", request.agent_id
+    return "server", request.server_id
+
+
 async def _snapshot(request: Request, *, fresh: bool) -> Snapshot:
-    kind, key = ("agent", request.agent_id) if request.agent_id else ("server", request.server_id)
+    kind, key = _owner(request)
     if key is None:
         raise NotFound("Name an agent or a server.", field="agent")
     snapshot = None if fresh else snapshots().cached(kind, key)
     if snapshot is None:
         snapshot = await runtime().orm(snapshots().read, kind, key)
-    principal = request.principal
-    foreign = snapshot.organization_id != principal.organization_id
-    if foreign or (principal.agent_id and principal.agent_id != request.agent_id):
-        raise NotFound(f"There is no {kind} {str(key)!r} here.", field=kind)
-    await prepare(snapshot)
     return snapshot
 
 
@@ -126,7 +163,7 @@ async def _found(request: Request, snapshot: Snapshot) -> Target | None:
 
 
 def _resolved(request: Request, snapshot: Snapshot, target: Target | None) -> Target:
-    request.principal.require(Action.RUN_AGENTS if request.agent_id else Action.CALL_TOOLS)
+    request.principal.require(Action.USE_TOOLS if request.agent_id else Action.CALL_TOOLS)
     if target is None:
         raise missing(request, snapshot)
     return target
@@ -146,6 +183,15 @@ def _decided(request: Request, snapshot: Snapshot, target: Target) -> Decision:
         remedy=decision.remedy,
         field={"tool": "tool", "resource": "uri"}.get(request.noun, "name"),
     )
+
+
+async def _labelled(request: Request, snapshot: Snapshot, target: Target) -> Target:
+    """Return the target with the labels that this very call brings, where its tool tells them."""
+    tool = target.builtin if isinstance(target, Tool) else None
+    if tool is None or tool.brings is None or snapshot.agent_id is None:
+        return target
+    found = await runtime().orm(tool.brings, snapshot.agent_id, request.arguments)
+    return replace(target, labels=tuple(dict.fromkeys((*target.labels, *found))))
 
 
 def _tries(request: Request, decision: Decision) -> bool:

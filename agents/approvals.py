@@ -5,8 +5,9 @@ from uuid import UUID
 
 from django.utils import timezone
 
+from agents import exchanges
 from agents.models import Approval, Session, SessionGrant
-from agents.sessions.nudges import nudge
+from agents.sessions.nudges import wake
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import Event, change
 from bonobot.ledger.models import PermitRow
@@ -179,12 +180,13 @@ def _grant(principal: Principal, approval: Approval) -> None:
 
 
 def _resume(approval: Approval) -> None:
-    """Queue the session that waits; what of it still waits is asked again, and parks it again."""
-    if approval.session_id is None:
-        return
-    parked = Session.objects.filter(pk=approval.session_id, status=Session.Status.WAITING)
-    if parked.update(status=Session.Status.QUEUED, updated_at=timezone.now()):
-        nudge(approval.session_id)
+    """Let the session go on that waits for the answer, where there is one."""
+    if approval.session_id is not None:
+        wake(approval.session_id)
+
+
+# A session whose child hasn't come to rest waits for that one.
+_OPEN = (Session.Status.WAITING, Session.Status.QUEUED, Session.Status.RUNNING)
 
 
 def answered_while_parking() -> list[UUID]:
@@ -194,6 +196,10 @@ def answered_while_parking() -> list[UUID]:
             state=Approval.State.WAITING, session_id__isnull=False
         ).values("session_id")
     )
+    parked = parked.exclude(children__status__in=_OPEN)
+    # A task that is to be looked at now holds its session back no longer.
+    held = exchanges.holding_back(parked).values("pk")
+    parked = parked.exclude(pk__in=held)
     found = list(parked.values_list("pk", flat=True)[:500])
     now = timezone.now()
     parked.filter(pk__in=found).update(status=Session.Status.QUEUED, updated_at=now)

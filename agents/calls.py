@@ -5,6 +5,8 @@ call; an admitted call is always settled.
 """
 
 import asyncio
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -14,23 +16,35 @@ from uuid import UUID
 from django.conf import settings
 
 from agents.admitting import Passed, admit, again
-from agents.builtin_tools import BUILTIN_TOOLS, Context
+from agents.builtin_tools import Context, run_builtin
 from agents.consents import ApprovalRequired
+from agents.continuing import kept_open, taken_on
 from agents.governance.costs import FREE, taken
 from agents.governance.limits import actuals
 from agents.governance.results import Readable, completed, readable, reading, weight
-from agents.governance.snapshots import Tool
+from agents.governance.snapshots import Tool, snapshots
 from agents.models import StoredResult
 from agents.openings import deadline_ms
 from agents.people import personal
-from agents.redaction import given, sorted_text
-from agents.requests import Method, Outcome, Refused, Request, Superseded
+from agents.redaction import given
+from agents.requests import (
+    GoesOn,
+    Method,
+    Outcome,
+    OutcomeUnrecorded,
+    Refused,
+    Request,
+    Superseded,
+)
 from agents.targets import Target, argument_schema, params
 from bonobot.ledger.entries import Outcome as LedgerOutcome
 from bonobot.ledger.entries import Settlement
 from bonobot.ledger.fingerprints import fingerprint
+from bonobot.ledger.refusals import AuditUnavailable
 from bonobot.ledger.writer import writer
+from bonobot.lib.canonical import sorted_text
 from bonobot.lib.logs import bound
+from bonobot.lib.patience import AWAY
 from bonobot.lib.problems import NotFound, Problem
 from bonobot.lib.runtime import runtime
 from mcp_servers.connections.eras import HEADER_MISMATCH
@@ -41,8 +55,11 @@ from mcp_servers.status import record_trouble
 
 __all__ = ["ApprovalRequired", "Outcome", "Refused", "Request", "call", "release"]
 
+logger = logging.getLogger(__name__)
+
 READ_INLINE = 16_384
 NOTE = 512
+PARTING_S = 5.0
 LEAST_S = 0.1  # of a call that goes out again when its time is nearly over
 
 
@@ -53,7 +70,7 @@ async def call(request: Request) -> Outcome:
     after it was written to the audit; an upstream's failure is an outcome, not an exception.
     """
     with bound(call=str(request.call_id)):
-        return await _settled(request, await admit(request))
+        return await _settled(await admit(request))
 
 
 async def release(holder: str) -> None:
@@ -79,12 +96,14 @@ class _Ending:
     sent: bool = True
     answered: bool = False
     duration_ms: int = 0
+    exchange_id: UUID | None = None
+    error: dict[str, Any] | None = None
     took: dict[str, int] = field(default_factory=dict)
 
 
-async def _settled(request: Request, passed: Passed) -> Outcome:
+async def _settled(passed: Passed) -> Outcome:
     """Forward the call and settle it, whatever happens: also when the caller goes away."""
-    began, end = perf_counter(), _Ending()
+    request, began, end = passed.request, perf_counter(), _Ending()
     try:
         await _answered(request, passed, end)
     except Problem as problem:
@@ -95,7 +114,7 @@ async def _settled(request: Request, passed: Passed) -> Outcome:
             request, passed, end.duration_ms, sent=end.sent, known=end.outcome != "unknown"
         )
         # Handed over before it waits: a caller that goes away meanwhile changes nothing of it.
-        await writer().settle_async(_settlement(request, passed, end))
+        await _closed(request, _settlement(request, passed, end))
     return Outcome(
         call_id=request.call_id,
         outcome=end.outcome,
@@ -109,12 +128,42 @@ async def _settled(request: Request, passed: Passed) -> Outcome:
         own_name=_named(request, passed.target),
         sanitized=end.shown.sanitized,
         flagged=end.shown.flagged,
+        instructs=end.outcome == "ok" and _instructs(passed.target),
+        exchange_id=end.exchange_id,
+        error=end.error,
     )
 
 
+def _instructs(target: Target) -> bool:
+    """Tell whether what a call gives are our own people's words."""
+    tool = target.builtin if isinstance(target, Tool) else None
+    return tool is not None and tool.instructs
+
+
+async def _closed(request: Request, settlement: Settlement) -> None:
+    """Settle a call before its answer goes out; a session waits for a database that is away.
+
+    Raises `OutcomeUnrecorded` to the others: the call was made, and they must not repeat it.
+    """
+    try:
+        await writer().settle_async(settlement, patient=request.session_id is not None)
+    except AuditUnavailable as problem:
+        raise OutcomeUnrecorded(problem) from problem
+
+
 async def _answered(request: Request, passed: Passed, end: _Ending) -> None:
-    end.result = await _sent(request, passed)
+    try:
+        end.result = await _sent(request, passed)
+    except GoesOn as part:
+        end.outcome, end.code = "ok", part.outcome.code
+        end.exchange_id = part.outcome.exchange_id
+        return
     end.answered = True
+    end.exchange_id = await kept_open(request, passed, end.result)
+    kind = str(end.result.get("resultType", "complete"))
+    if end.exchange_id is not None or (request.relay and kind != "complete"):
+        end.outcome, end.code = "ok", kind
+        return
     if request.method == "completion/complete":
         end.result = completed(end.result)
     end.shown, end.result, end.told = await _inspected(request, passed, end.result)
@@ -126,6 +175,7 @@ async def _failed(request: Request, passed: Passed, problem: Problem, end: _Endi
     end.sent = end.answered or (isinstance(problem, UpstreamError) and problem.sent)
     end.outcome = "unknown" if _unanswered(problem) else "error"
     end.code, end.remedy = problem.code, problem.remedy
+    end.error = _answered_with(problem, passed.snapshot.organization_id)
     end.shown = reading(str(problem))
     await _note_trouble(request, passed.target.facts.server_id, problem)
 
@@ -159,7 +209,8 @@ def _taken(
         server.price if server else FREE,
         deadline_ms=deadline_ms(request, server),
         duration_ms=duration_ms,
-        sent=sent or server is None,
+        # A look at a task is no call: the one that began it was.
+        sent=(sent and not (request.continues and request.continues.task_id)) or server is None,
         known=known,
     )
 
@@ -172,9 +223,22 @@ def _named(request: Request, target: Target) -> str:
 async def _note_trouble(request: Request, server_id: UUID | None, problem: Problem) -> None:
     """Write what a failure says of its server: that it is away, or that it has changed."""
     if server_id is not None:
-        await runtime().orm(record_trouble, server_id, problem)
+        try:
+            await runtime().orm(record_trouble, server_id, problem)
+        except AWAY as fault:
+            logger.warning("a server's trouble could not be noted: %s", fault)
         if request.method == "tools/call":
             doubt(server_id, problem, request.holder)
+
+
+def _answered_with(problem: Problem, organization_id: UUID) -> dict[str, Any] | None:
+    """Return the error that the server answered with, without our secrets; None if it didn't."""
+    if not isinstance(problem, UpstreamError) or problem.rpc_code is None:
+        return None
+    error = {"code": problem.rpc_code, "message": problem.rpc_message}
+    if problem.rpc_data is not None:
+        error["data"] = problem.rpc_data
+    return given(error, organization_id)
 
 
 def _unanswered(problem: Problem) -> bool:
@@ -202,44 +266,84 @@ async def _sent(request: Request, passed: Passed) -> dict[str, Any]:
             raise
     server = renewed.snapshot.servers.get(server_id)
     left_s = deadline_ms(request, server) / 1000 - (perf_counter() - began)
-    return await _forward(replace(request, timeout_s=max(left_s, LEAST_S)), renewed)
+    return await _forward(replace(renewed.request, timeout_s=max(left_s, LEAST_S)), renewed)
 
 
 async def _forward(request: Request, passed: Passed) -> dict[str, Any]:
     snapshot, target = passed.snapshot, passed.target
     if request.may_send is not None and not await request.may_send():
         raise Superseded("Another process took this session over before the call was sent.")
-    if target.facts.source == "builtin":
-        context = Context(
-            organization_id=snapshot.organization_id,
-            agent_id=snapshot.agent_id,
-            session_id=request.session_id,
-            snapshot=snapshot,
-            call=partial(_child, request),
-        )
-        text = await BUILTIN_TOOLS[target.name].run(context, request.arguments)
-        return {"content": [{"type": "text", "text": text}]}
+    if (builtin := target.builtin if isinstance(target, Tool) else None) is not None:
+        return await run_builtin(builtin, _context(request, passed), request.arguments)
     server_id = target.facts.server_id
     if server_id is None:
         raise NotFound(f"The tool `{target.name}` has no server.", code="unknown_tool")
-    endpoint = snapshot.servers[server_id].endpoint
-    return await connections().request(
-        await personal(endpoint, request.principal, request.session_id),
-        request.method,
-        params(request, target),
+    reached = snapshot.servers[server_id].endpoint
+    endpoint = await personal(reached, request.principal, request.session_id)
+
+    async def ask(method: str, said: Mapping[str, Any]) -> dict[str, Any]:
+        return await connections().request(
+            endpoint,
+            method,
+            said,
+            holder=request.holder,
+            timeout_s=request.timeout_s,
+            on_progress=request.on_progress,
+            on_log=request.relay.on_log if request.relay else None,
+            input_schema=target.input_schema if isinstance(target, Tool) else None,
+            declaration=target.declaration if isinstance(target, Tool) else None,
+            host=request.host,
+        )
+
+    return await taken_on(request, endpoint, ask, params(request, target))
+
+
+async def give_up(request: Request, task_id: str) -> None:
+    """Tell a server that nobody waits for its task any more; what it does then is its own."""
+    if request.agent_id is None or request.server_id is None:
+        return
+    snapshot = await runtime().orm(snapshots().read, "agent", request.agent_id)
+    server = snapshot.servers.get(request.server_id)
+    if server is None or not server.enabled:
+        return
+    endpoint = await personal(server.endpoint, request.principal, request.session_id)
+    await connections().request(
+        endpoint,
+        "tasks/cancel",
+        {"taskId": task_id},
         holder=request.holder,
+        timeout_s=PARTING_S,
+        host=request.host,
+    )
+
+
+def _context(request: Request, passed: Passed) -> Context:
+    snapshot, toolbox = passed.snapshot, passed.snapshot.toolbox
+    return Context(
+        organization_id=snapshot.organization_id,
+        agent_id=snapshot.agent_id,
+        session_id=request.session_id,
+        principal=request.principal,
+        call_id=request.call_id,
+        labels=passed.target.labels,
+        holding_session=request.holding_session,
+        snapshot=snapshot,
+        toolbox=replace(toolbox, folder=request.folder) if request.folder else toolbox,
+        call=partial(_child, request),
         timeout_s=request.timeout_s,
-        on_progress=request.on_progress,
-        input_schema=target.input_schema if isinstance(target, Tool) else None,
-        declaration=target.declaration if isinstance(target, Tool) else None,
     )
 
 
 async def _child(parent: Request, method: Method, server_id: UUID, name: str) -> Outcome:
-    """Make a call on behalf of a built-in tool: decided, admitted and audited by itself."""
-    return await call(
+    """Make a call on behalf of a built-in tool: decided, admitted and audited by itself.
+
+    Raises `GoesOn` where its server asks for something first.
+    """
+    outcome = await call(
         Request(
             principal=parent.principal,
+            principal_generation=parent.principal_generation,
+            renewed=parent.renewed,
             method=method,
             tool=name,
             arguments={},
@@ -248,11 +352,19 @@ async def _child(parent: Request, method: Method, server_id: UUID, name: str) ->
             agent_id=parent.agent_id,
             server_id=server_id,
             session_id=parent.session_id,
+            root=parent.root,
             parent_id=parent.call_id,
             client=parent.client,
             timeout_s=parent.timeout_s,
+            may_send=parent.may_send,
+            leaving=parent.leaving,
+            host=parent.host,
+            continues=parent.continues,
         )
     )
+    if outcome.exchange_id is not None:
+        raise GoesOn(outcome)
+    return outcome
 
 
 async def _inspected(
@@ -283,7 +395,6 @@ def _read(
     result: dict[str, Any], organization_id: UUID, *, limit: int, result_id: UUID
 ) -> tuple[Readable, dict[str, Any], dict[str, Any]]:
     told: dict[str, Any] = {"output_sha256": fingerprint(organization_id, sorted_text(result))}
-    clean = given(result, organization_id)
-    if clean is not result and clean != result:
+    if (clean := given(result, organization_id)) is not result and clean != result:
         told["secrets_masked"] = True
     return readable(clean, limit=limit, result_id=result_id), clean, told

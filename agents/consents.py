@@ -5,27 +5,22 @@ one session. Where there is none, the question is written down for a person, onc
 told where it is answered.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from agents.governance.flows import flow_keys
 from agents.governance.policies import Decision
 from agents.governance.snapshots import Snapshot
 from agents.models import Approval, Session, SessionGrant
-from agents.questions import address, closing_time, tell
-from agents.redaction import kept
+from agents.questions import address, aimed_at, behind, put
 from agents.requests import Refused, Request
 from agents.targets import Target
 from bonobot.ledger.entries import Permit
 from bonobot.ledger.fingerprints import fingerprint
 from bonobot.ledger.models import FlowCell, PermitRow
 from bonobot.lib.canonical import canonical, digest
-from bonobot.lib.untrusted import storable
 from mcp_servers.labels import labels_in
 
 
@@ -82,17 +77,19 @@ def consent(request: Request, snapshot: Snapshot, target: Target, asked: Decisio
         .first()
     )
     if found is None:
-        raise ApprovalRequired(_ask(request, snapshot, target, asked, binding))
+        raise ApprovalRequired(put(_question(request, snapshot, target, asked, binding)))
     own = found.call_id == request.call_id
     if found.state == Approval.State.APPROVED and not _spent(found):
         return Consent(Permit(found.pk, found.digest))
+    if _spent_by_a_leg(request, found):
+        return Consent()
     if found.answerable(timezone.now()):
         raise ApprovalRequired(found)
     if found.state == Approval.State.DENIED and (own or found.expires_at > timezone.now()):
         raise _no(found, "approval_denied", f"{found.decided_by} denied this call.")
     if own:
         raise _no(found, "approval_expired", "Nobody answered in time, and that is a no.")
-    raise ApprovalRequired(_ask(request, snapshot, target, asked, binding))
+    raise ApprovalRequired(put(_question(request, snapshot, target, asked, binding)))
 
 
 def bind(request: Request, target: Target, asked: Decision) -> Binding:
@@ -127,30 +124,14 @@ def _granted(session_id: UUID, target: Target, binding: Binding) -> bool:
     ).exists()
 
 
+def _spent_by_a_leg(request: Request, approval: Approval) -> bool:
+    """Tell whether the yes was spent by an earlier leg of the same call, which goes on by it."""
+    legs = request.legs
+    return bool(legs) and PermitRow.objects.filter(pk=approval.pk, spent_by__in=legs).exists()
+
+
 def _spent(approval: Approval) -> bool:
     return not PermitRow.objects.filter(pk=approval.pk, spent_by=None).exists()
-
-
-def _ask(
-    request: Request, snapshot: Snapshot, target: Target, asked: Decision, binding: Binding
-) -> Approval:
-    """Write the question down; two callers at once get the same one."""
-    question = _question(request, snapshot, target, asked, binding)
-    try:
-        with transaction.atomic():
-            question.save(force_insert=True)
-            tell(question)
-    except IntegrityError:
-        waiting = Approval.objects.filter(
-            organization_id=snapshot.organization_id,
-            digest=binding.whole,
-            state=Approval.State.WAITING,
-        )
-        # One that was overdue and not swept yet makes way for the new question.
-        if waiting.overdue().update(state=Approval.State.EXPIRED):
-            return _ask(request, snapshot, target, asked, binding)
-        return waiting.get()
-    return question
 
 
 def _question(
@@ -159,44 +140,39 @@ def _question(
     facts = target.facts
     server = snapshot.servers.get(facts.server_id) if facts.server_id else None
     return Approval(
-        id=uuid4(),
         organization_id=snapshot.organization_id,
         agent_id=request.agent_id,
         session_id=request.session_id,
         call_id=request.call_id,
-        server_id=facts.server_id,
-        server_name=facts.server_name,
-        own_name=facts.own_name,
-        label=facts.label[:512],
         method=request.method,
-        arguments=storable(kept(request.arguments, snapshot.organization_id, server)),
+        **aimed_at(target, request.arguments, snapshot.organization_id, server),
         arguments_digest=binding.arguments,
-        definition_digest=binding.definition,
         rules_digest=binding.rules,
         digest=binding.whole,
         rule=asked.rule[:255],
         code=asked.code,
         reason=asked.reason,
         held=_held(request),
-        expires_at=closing_time(snapshot.organization_id),
         **_requester(request),
     )
 
 
-def _requester(request: Request) -> Mapping[str, Any]:
-    """Return who stands behind the call: of a session, the person or token that started it."""
-    names = ("requested_by_kind", "requested_by_id", "requested_by")
-    if request.session_id is None:
-        asks = request.principal
-        return dict(zip(names, (asks.kind, asks.id, asks.label), strict=True))
-    started = Session.objects.filter(pk=request.session_id)
-    found = started.values_list("started_by_kind", "started_by_id", "started_by").get()
-    return dict(zip(names, found, strict=True))
+def _requester(request: Request) -> dict[str, str]:
+    if request.session_id is not None:
+        return behind(Session.objects.get(pk=request.session_id))
+    asks = request.principal
+    return {
+        "requested_by_kind": asks.kind,
+        "requested_by_id": asks.id,
+        "requested_by": asks.label,
+    }
 
 
 def _held(request: Request) -> list[str]:
     """Return the labels that the caller holds now, for the person who is asked."""
-    keys = flow_keys(request.principal, session_id=request.session_id, agent_id=request.agent_id)
+    keys = flow_keys(
+        request.principal, session_id=request.holding_session, agent_id=request.agent_id
+    )
     found = 0
     for labels in FlowCell.objects.filter(pk__in=keys).values_list("labels", flat=True):
         found |= labels

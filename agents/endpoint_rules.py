@@ -43,6 +43,7 @@ class EndpointSpec:
     access_key_id: str = ""
     api_version: str = ""
     max_tokens: int | None = None
+    context_window: int | None = None
     thinking: str = ""
     native_tools: bool = True
     sees_images: bool = False

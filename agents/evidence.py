@@ -69,9 +69,9 @@ def _brought(rows: Iterable[AuditRow], held: Collection[Label], most: int) -> li
 
 
 def _admitted(organization_id: UUID) -> Any:
-    """Return the admitted calls of tools with labels."""
+    """Return the admitted calls with labels: of tools, and of webhooks from outside."""
     rows = AuditRow.objects.of(organization_id).filter(
-        event_type="call", opened__contains='"labels":'
+        event_type__in=("call", "connection"), opened__contains='"labels":'
     )
     return rows.exclude(outcome=AuditRow.Outcome.REFUSED)
 

@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db import transaction
 
 from agents.evidence import Brought, evidence_of
-from agents.governance.flows import IDLE_S, SEEN, flow_key
+from agents.governance.flows import IDLE_S, SEEN, flow_key, flow_keys
 from agents.models import Agent, Session
 from bonobot.ledger.changes import record
 from bonobot.ledger.entries import Flow
@@ -36,8 +36,18 @@ def held_by_token(token: Token) -> tuple[Label, ...]:
 
 def held_by_session(session: Session) -> list[Brought]:
     """Return what a session holds, each with the first call that brought it."""
-    held = _held([flow_key(session.organization_id, "session", session.pk)], None)
+    held = _held(
+        [flow_key(session.organization_id, "session", session.root_id or session.pk)], None
+    )
     return evidence_of(session, held)
+
+
+def held_now(
+    principal: Principal, *, session_id: UUID | None, agent_id: UUID | None
+) -> tuple[Label, ...]:
+    """Return what whoever makes a call holds now: its session, or its token and agent (a query)."""
+    keys = flow_keys(principal, session_id=session_id, agent_id=agent_id)
+    return _held(keys, None if session_id else IDLE_S)
 
 
 def clear_agent(principal: Principal, agent: Agent) -> None:
@@ -53,8 +63,13 @@ def clear_token(principal: Principal, token: Token) -> None:
 
 
 def _token_keys(agent: Agent) -> list[str]:
-    tokens = Token.objects.filter(agent_id=agent.pk).values_list("pk", flat=True)
-    return [flow_key(agent.organization_id, "token", pk) for pk in tokens]
+    """Return the keys of the tokens that are narrowed to it, be it among others."""
+    narrowed = Token.objects.for_organization(agent.organization_id).exclude(agent_ids=[])
+    return [
+        flow_key(agent.organization_id, "token", pk)
+        for pk, agent_ids in narrowed.values_list("pk", "agent_ids")
+        if str(agent.pk) in agent_ids
+    ]
 
 
 def _held(keys: Collection[str], idle_s: int | None) -> tuple[Label, ...]:

@@ -1,5 +1,6 @@
 """The audit's first half of a call, and what is reserved and charged with it (FEATURES A9)."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -10,15 +11,17 @@ from django.utils import timezone
 from agents.consents import Consent
 from agents.governance.costs import FREE, expected
 from agents.governance.flows import flows
-from agents.governance.limits import applying, charge, global_charge, reserves
+from agents.governance.limits import Limit, applying, charge, global_charge, reserves
 from agents.governance.policies import Decision
+from agents.governance.roots import together
 from agents.governance.snapshots import ServerFacts, Snapshot, Tool
-from agents.redaction import kept, sorted_text
+from agents.redaction import kept, organization_masker
 from agents.requests import Request
 from agents.targets import Target
 from bonobot.ledger.entries import Admission, Charge, Opening, Reserve
 from bonobot.ledger.fingerprints import fingerprint
-from bonobot.lib.canonical import canonical, digest
+from bonobot.lib.canonical import canonical, digest, sorted_text
+from bonobot.lib.untrusted import storable
 
 ARGUMENTS_KEPT = 16_384
 
@@ -29,19 +32,23 @@ def admission(
     target: Target,
     decision: Decision,
     consent: Consent | None = None,
+    of_root: tuple[Limit, ...] = (),
 ) -> Admission:
-    """Return a decided call as it asks to be admitted, with a person's yes where it needs one."""
+    """Return a decided call as it asks to be admitted, with a person's yes where it needs one.
+
+    `of_root` are the budgets of the root's, where another session began this one.
+    """
     found = flows(
         request.principal,
         target.labels,
-        session_id=request.session_id,
+        session_id=request.holding_session,
         agent_id=snapshot.agent_id,
     )
     if consent is not None:
         found = tuple(replace(flow, barred=0) for flow in found)
     return Admission(
         opening=opening(request, snapshot, target, decision, consent=consent),
-        reserves=_reserves(request, snapshot, target),
+        reserves=_reserves(request, snapshot, target, of_root),
         charges=_charges(request, snapshot, target),
         generation=snapshot.generation,
         flows=found,
@@ -60,7 +67,7 @@ def opening(
 ) -> Opening:
     """Return the audit's first half, in the shape of FEATURES A9; `row_id` is else the call's."""
     server = _server(snapshot, target)
-    named = str(kept(request.tool, snapshot.organization_id, server))
+    named = _named(request, snapshot, target, server)
     called = target.facts.own_name if target and request.method == "tools/call" else named
     return Opening(
         call_id=row_id or request.call_id,
@@ -73,9 +80,11 @@ def opening(
         decision=decision.verdict,
         rule=decision.rule,
         code=decision.code,
-        details=_details(request, snapshot, called, target)
-        | _consented(consent, row_id, request)
-        | _shadow(request, snapshot, target, decision),
+        details={
+            **_details(request, snapshot, called, target, server),
+            **_consented(consent, row_id, request),
+            **_shadow(request, snapshot, target, decision),
+        },
         agent_id=snapshot.agent_id,
         agent_name=snapshot.agent_name,
         server_id=server.id if server else None,
@@ -86,30 +95,65 @@ def opening(
     )
 
 
+def _named(
+    request: Request, snapshot: Snapshot, target: Target | None, server: ServerFacts | None
+) -> str:
+    """Return what was asked for, as it may be kept; of a tool that is known, looked at once."""
+    if target is None or request.method != "tools/call":
+        return str(kept(request.tool, snapshot.organization_id, server))
+    masker, known = organization_masker(snapshot.organization_id), snapshot.memo
+    found = known.get(("named", request.tool))
+    if found is None or found[0] is not masker:
+        found = masker, str(kept(request.tool, snapshot.organization_id, server))
+        known["named", request.tool] = found
+    return str(found[1])
+
+
 def _details(
-    request: Request, snapshot: Snapshot, called: str, target: Target | None
+    request: Request,
+    snapshot: Snapshot,
+    called: str,
+    target: Target | None,
+    server: ServerFacts | None,
 ) -> dict[str, Any]:
-    server, organization_id = _server(snapshot, target), snapshot.organization_id
+    organization_id = snapshot.organization_id
     details: dict[str, Any] = {
         "tool_name": called,
-        **_arguments(request.arguments, organization_id, server),
+        **written_arguments(request.arguments, organization_id, server),
         "parent_execution": str(request.parent_id) if request.parent_id else None,
         "via": request.via,
+        **_about(snapshot, target, server),
     }
+    if request.legs:
+        details["continues"] = [str(leg) for leg in sorted(request.legs)]
     if request.client:
         details["client"] = kept(request.client, organization_id, None)
     if request.method != "tools/call":
         details["method"] = request.method
         if target and target.facts.own_name != request.tool:
             details["template"] = target.facts.own_name
-    if server:
-        details |= {"mcp_server_id": str(server.id), "mcp_server_name": server.name}
-        details |= {"transport": server.endpoint.transport, "era": server.endpoint.era or ""}
-    if target and target.digest:
-        details["definition_digest"] = target.digest
-    if target and target.labels:
-        details["labels"] = list(target.labels)
     return details
+
+
+def _about(
+    snapshot: Snapshot, target: Target | None, server: ServerFacts | None
+) -> Mapping[str, Any]:
+    """Return what all calls of a target say of it and its server; of a tool, worked out once."""
+    key = ("about", target.name, target.labels) if isinstance(target, Tool) else None
+    if key and (known := snapshot.memo.get(key)) is not None:
+        about: Mapping[str, Any] = known
+        return about
+    said: dict[str, Any] = {}
+    if server:
+        said |= {"mcp_server_id": str(server.id), "mcp_server_name": server.name}
+        said |= {"transport": server.endpoint.transport, "era": server.endpoint.era or ""}
+    if target and target.digest:
+        said["definition_digest"] = target.digest
+    if target and target.labels:
+        said["labels"] = list(target.labels)
+    if key:
+        snapshot.memo[key] = said
+    return said
 
 
 def _consented(consent: Consent | None, row_id: UUID | None, request: Request) -> dict[str, Any]:
@@ -159,12 +203,15 @@ def deadline_ms(request: Request, server: ServerFacts | None) -> int:
     return round(seconds * 1000)
 
 
-def _reserves(request: Request, snapshot: Snapshot, target: Target) -> tuple[Reserve, ...]:
+def _reserves(
+    request: Request, snapshot: Snapshot, target: Target, of_root: tuple[Limit, ...]
+) -> tuple[Reserve, ...]:
     server = _server(snapshot, target)
     limits = applying(
         snapshot.limits, server_id=server.id if server else None, session_id=request.session_id
     )
     amounts = expected(server.price if server else FREE, deadline_ms(request, server))
+    limits = together(limits, of_root)
     return reserves(snapshot.organization_id, limits, amounts, timezone.now())
 
 
@@ -199,12 +246,16 @@ def _of_organization(snapshot: Snapshot) -> int:
     return rate
 
 
-def _arguments(
-    arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None
+def written_arguments(
+    arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None = None
 ) -> dict[str, Any]:
     """Return the arguments as the audit keeps them, 16 KiB at most, and their fingerprint."""
     shown = kept(arguments, organization_id, server)
-    text = canonical(shown)
+    try:
+        text = canonical(shown)
+    except ValueError:  # clients send numbers that JSON has no word for
+        shown = storable(shown)
+        text = canonical(shown)
     written = text if shown is arguments else sorted_text(arguments)
     if len(text) > ARGUMENTS_KEPT:
         shown = {"truncated": text[:ARGUMENTS_KEPT], "sha256": digest(text), "length": len(text)}

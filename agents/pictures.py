@@ -51,14 +51,19 @@ def keep(organization_id: UUID, pictures: Iterable[Picture]) -> list[dict[str, A
     for one in pictures:
         if not (kind := kind_of(one.data)) or len(one.data) > LARGEST:
             continue
-        digest = hashlib.sha256(one.data).hexdigest()
-        Blob.objects.get_or_create(
-            organization_id=organization_id,
-            sha256=digest,
-            defaults={"media_type": kind, "size": len(one.data), "data": one.data},
-        )
-        named.append({"sha256": digest, "media_type": kind, "size": len(one.data)})
+        named.append(keep_bytes(organization_id, kind, one.data))
     return named
+
+
+def keep_bytes(organization_id: UUID, media_type: str, data: bytes) -> dict[str, Any]:
+    """Store bytes, once, and return how a step names them."""
+    digest = hashlib.sha256(data).hexdigest()
+    Blob.objects.get_or_create(
+        organization_id=organization_id,
+        sha256=digest,
+        defaults={"media_type": media_type, "size": len(data), "data": data},
+    )
+    return {"sha256": digest, "media_type": media_type, "size": len(data)}
 
 
 def shown_to(organization_id: UUID, messages: Sequence[Message], *, sees: bool) -> list[Message]:
@@ -77,14 +82,17 @@ def shown_to(organization_id: UUID, messages: Sequence[Message], *, sees: bool) 
     return found[::-1]
 
 
-def picture_of(session: Session, sha256: str) -> Blob:
-    """Return an image that a step of the session names; raises `NotFound` for any other."""
-    steps = session.steps.filter(payload__has_key="images").values_list("payload", flat=True)
-    named = {one["sha256"] for payload in steps for one in payload["images"]}
+def kept_of(session: Session, sha256: str, *, what: str = "images") -> Blob:
+    """Return what a step of the session names; raises `NotFound` for anything else.
+
+    `what`: `images`, or the `files` of people's messages.
+    """
+    steps = session.steps.filter(payload__has_key=what).values_list("payload", flat=True)
+    named = {one["sha256"] for payload in steps for one in payload[what]}
     found = Blob.objects.for_organization(session.organization_id).filter(sha256=sha256).first()
     if found is None or sha256 not in named:
         raise NotFound(
-            "There is no such image in this session.",
+            f"There is no such {what.removesuffix('s')} in this session.",
             field="sha256",
             remedy="Take the digest from a step of the session.",
         )
@@ -92,8 +100,9 @@ def picture_of(session: Session, sha256: str) -> Blob:
 
 
 def as_answer(blob: Blob) -> HttpResponse:
-    """Return an image for a browser, which may do nothing with it but show it."""
-    answer = HttpResponse(bytes(blob.data), content_type=blob.media_type)
+    """Return an image or a text for a browser, which may do nothing with it but show it."""
+    charset = "; charset=utf-8" if blob.media_type.startswith("text/") else ""
+    answer = HttpResponse(bytes(blob.data), content_type=f"{blob.media_type}{charset}")
     answer["X-Content-Type-Options"] = "nosniff"
     answer["Content-Security-Policy"] = "default-src 'none'; sandbox"
     answer["Cache-Control"] = "private, max-age=3600"

@@ -1,13 +1,19 @@
-"""Questions: where one that waits for a person is answered, how long it waits, and who is told."""
+"""Questions: what waits for a person, where it is answered, how long it waits, and who is told."""
 
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from django.conf import settings
+from django.db import IntegrityError, transaction
 from django.urls import reverse
 from django.utils import timezone
 
-from agents.models import Approval
+from agents.governance.snapshots import ServerFacts
+from agents.models import Approval, Session
+from agents.redaction import kept
+from agents.targets import Target
+from bonobot.lib.untrusted import storable
 from bonobot.notices.writing import Subject, notify
 from bonobot.tenancy.models import Organization
 
@@ -27,6 +33,50 @@ def closing_time(organization_id: UUID) -> datetime:
     chosen = Organization.objects.filter(pk=organization_id).values_list("approval_hours")
     hours = next((hours for (hours,) in chosen if hours), settings.BONOBOT_APPROVAL_H)
     return timezone.now() + timedelta(hours=hours)
+
+
+def aimed_at(
+    target: Target, arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None
+) -> dict[str, Any]:
+    """Return a question's fields about what is called, without secrets."""
+    facts = target.facts
+    return {
+        "server_id": facts.server_id,
+        "server_name": facts.server_name,
+        "own_name": facts.own_name,
+        "label": facts.label[:512],
+        "arguments": storable(kept(arguments, organization_id, server)),
+        "definition_digest": target.digest,
+    }
+
+
+def behind(session: Session) -> dict[str, str]:
+    """Return a question's fields about who asks: the person or token that started the session."""
+    return {
+        "requested_by_kind": session.started_by_kind,
+        "requested_by_id": session.started_by_id,
+        "requested_by": session.started_by,
+    }
+
+
+def put(question: Approval) -> Approval:
+    """Write a question down and tell people; two who ask the same at once get the same one."""
+    question.expires_at = closing_time(question.organization_id)
+    try:
+        with transaction.atomic():
+            question.save(force_insert=True)
+            tell(question)
+    except IntegrityError:
+        waiting = Approval.objects.filter(
+            organization_id=question.organization_id,
+            digest=question.digest,
+            state=Approval.State.WAITING,
+        )
+        # One that was overdue and not swept yet makes way for the new question.
+        if waiting.overdue().update(state=Approval.State.EXPIRED):
+            return put(question)
+        return waiting.get()
+    return question
 
 
 def tell(approval: Approval) -> None:

@@ -5,7 +5,6 @@ like one. A result that somebody works with loses the stored secrets only: whate
 belongs to whoever asked.
 """
 
-from json import JSONEncoder
 from typing import Any
 from uuid import UUID
 
@@ -14,8 +13,6 @@ from bonobot.lib.known_secrets import masker_at_hand, read_masker
 from bonobot.lib.learning import memory_of
 from bonobot.lib.masking import Masker, words_of
 from bonobot.lib.runtime import runtime
-
-_SORTED = JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 async def prepare(snapshot: Snapshot) -> None:
@@ -30,7 +27,7 @@ def kept(value: Any, organization_id: UUID, server: ServerFacts | None) -> Any:
 
     Most hold nothing: then it is the value itself, after one look at all that it says.
     """
-    masker = _masker(organization_id)
+    masker = organization_masker(organization_id)
     words = words_of(value)
     held = server is not None and words and server.endpoint.masker.finds_known(words)
     if words is not None and not held and not masker.finds(words):
@@ -42,7 +39,7 @@ def kept(value: Any, organization_id: UUID, server: ServerFacts | None) -> Any:
 
 def given(result: dict[str, Any], organization_id: UUID) -> dict[str, Any]:
     """Return a result without the stored secrets; the same object where it holds none."""
-    masker = _masker(organization_id)
+    masker = organization_masker(organization_id)
     words = words_of(result)
     if words is not None and not masker.finds_known(words):
         return result
@@ -50,13 +47,6 @@ def given(result: dict[str, Any], organization_id: UUID) -> dict[str, Any]:
     return found
 
 
-def sorted_text(value: Any) -> str:
-    """Return a JSON value as the text that is fingerprinted: ASCII, keys sorted, no spaces.
-
-    That of `canonical`, but a server's answer may hold numbers that JSON has no word for.
-    """
-    return _SORTED.encode(value)
-
-
-def _masker(organization_id: UUID) -> Masker:
+def organization_masker(organization_id: UUID) -> Masker:
+    """Return what masks the organization's secrets; another one as soon as there are others."""
     return memory_of(str(organization_id)).masker()

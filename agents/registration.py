@@ -2,16 +2,19 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from django.conf import settings
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError, models
+from django.db import IntegrityError, models, transaction
 from django.utils.text import slugify
 
+from agents.builtin_tools.workspaces import remove_own_folder
 from agents.endpoint_rules import EndpointSpec, check_endpoint
 from agents.halting import end_sessions
 from agents.models import Agent, ModelEndpoint, ToolPolicy
+from agents.toolboxes import checked_tools
 from bonobot.ledger.changes import change
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Conflict, Invalid
@@ -46,6 +49,11 @@ class AgentSpec:
     max_calls: int | None = None
     max_run_s: int | None = None
     calls_per_minute: int | None = None
+    tool_search_above: int | None = None
+    builtin_tools: Any = None
+    workspace_folder: str | None = None
+    workspace_mib: int | None = None
+    workspace_files: int | None = None
 
 
 def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
@@ -56,7 +64,7 @@ def add_agent(principal: Principal, spec: AgentSpec) -> Agent:
     agent.max_calls = settings.BONOBOT_CALLS_PER_MESSAGE
     agent.max_run_s = settings.BONOBOT_RUN_S
     agent.calls_per_minute = settings.BONOBOT_CALLS_PER_MINUTE
-    _put(agent, spec)
+    _put(agent, checked_tools(principal, agent, spec))
     agent.slug = agent.slug or slugify(spec.name)[:64]
     if agent.model_endpoint_id is None:
         agent.model_endpoint = _default_endpoint(principal)
@@ -72,7 +80,7 @@ def alter_agent(principal: Principal, agent: Agent, spec: AgentSpec) -> Agent:
     Switching it off ends its sessions.
     """
     principal.require(Action.MANAGE_AGENTS)
-    changed = _put(agent, spec)
+    changed = _put(agent, checked_tools(principal, agent, spec))
     with change(**_what(principal, agent, "agent_changed", {"changed": changed})):
         _save(agent)
     if "enabled" in changed and not agent.enabled:
@@ -98,11 +106,16 @@ def give_to(principal: Principal, agent: Agent, usernames: Collection[str]) -> N
 
 
 def remove_agent(principal: Principal, agent: Agent) -> None:
-    """Delete an agent with its sessions, bindings and private servers; the audit stays."""
+    """Delete an agent with its sessions, bindings, private servers and its own workspace.
+
+    The audit stays.
+    """
     principal.require(Action.MANAGE_AGENTS)
+    forget = partial(remove_own_folder, agent.organization_id, agent.pk)
     with change(**_what(principal, agent, "agent_removed")):
         Server.objects.in_scope(agent.pk).delete()
         agent.delete()
+        transaction.on_commit(forget)
 
 
 def save_endpoint(

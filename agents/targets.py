@@ -27,7 +27,8 @@ _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 def find(request: Request, snapshot: Snapshot) -> Target | None:
     """Return what is asked for as the snapshot knows it, with the decision; None for nothing."""
     if request.method == "tools/call":
-        return snapshot.tools.get(request.tool)
+        tool = snapshot.tools.get(request.tool)
+        return _in_folder(tool, request.folder, snapshot) if tool and request.folder else tool
     server_id = request.server_id
     if server_id is None or server_id not in snapshot.servers:
         return None
@@ -36,6 +37,13 @@ def find(request: Request, snapshot: Snapshot) -> Target | None:
     if request.method == "completion/complete":
         return snapshot.offers.get((server_id, "resource_template", request.tool))
     return _readable(snapshot, server_id, request.tool)
+
+
+def _in_folder(tool: Tool, folder: str, snapshot: Snapshot) -> Tool:
+    """Return a tool with the labels that it has where a folder is attached for the session."""
+    if tool.builtin is None:
+        return tool
+    return replace(tool, labels=tool.builtin.labels_in(replace(snapshot.toolbox, folder=folder)))
 
 
 def effort(request: Request, snapshot: Snapshot) -> int:
@@ -58,9 +66,13 @@ def missing(request: Request, snapshot: Snapshot) -> NotFound:
             rule="resolve",
             remedy="Give the agent the server first.",
         )
-    noun = request.noun
+    return unknown(whose, request.noun, request.tool)
+
+
+def unknown(whose: str, noun: str, name: str) -> NotFound:
+    """Return the problem of a name that nothing has."""
     return NotFound(
-        f"{whose} has no {noun} {request.tool!r}.",
+        f"{whose} has no {noun} {name!r}.",
         code=f"unknown_{noun}",
         field={"tool": "tool", "resource": "uri"}.get(noun, "name"),
         rule="resolve",

@@ -17,27 +17,18 @@ from agents.bindings import bind
 from agents.budgets import BudgetLine, set_budgets
 from agents.calls import Request, call
 from agents.governance.snapshots import snapshots
+from agents.models import Agent
 from agents.tool_policies import PolicyText, RuleText, set_policy
+from benchmarks.upstream import answer, arguments
 from bonobot.lib.runtime import runtime
+from bonobot.tenancy.principals import Principal
 from mcp_servers.approval import approve
 from mcp_servers.connections.pool import connections
-from mcp_servers.models import Definition
+from mcp_servers.models import Definition, Server
 from tests.agents import casting
-from tests.servers import raw_http
-from tests.servers.raw_http import Asked, RawHttp
+from tests.servers.raw_http import RawHttp
 
 NEVER = 1_000_000  # a limit that isn't reached
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "text": {"type": "string", "maxLength": 1000},
-        "note": {"type": "string"},
-        "count": {"type": "integer", "minimum": 0},
-        "where": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
-    "required": ["text"],
-}
-SAID = {"content": [{"type": "text", "text": "It is warm. " * 40}]}
 
 One = Callable[[], Awaitable[Any]]
 
@@ -53,7 +44,7 @@ class Door:
 @contextmanager
 def opened() -> Iterator[Door]:
     """Prepare an organization, an agent and a server that answers at once, in this process."""
-    listening = RawHttp(_answer).listening()
+    listening = RawHttp(answer).listening()
     http = runtime().call(listening.__aenter__)
     try:
         yield _door(http.url)
@@ -75,14 +66,8 @@ async def spent(one: One, *, calls: int, at_once: int) -> tuple[float, float]:
     return cpu / calls * 1000, wall / calls * 1000
 
 
-def _answer(asked: Asked) -> bytes:
-    if asked.method == "server/discover":
-        return raw_http.discovery(asked)
-    listed = {"tools": [{"name": "echo", "inputSchema": SCHEMA}]}
-    return raw_http.result(asked, listed if asked.method == "tools/list" else SAID)
-
-
-def _door(url: str) -> Door:
+def furnished(url: str) -> tuple[Principal, Agent, Server]:
+    """Make an organization whose agent may call the server at `url`, with everything on."""
     acme = casting.organization()
     boss = casting.administrator(acme)
     agent = casting.agent(acme, calls_per_minute=NEVER)
@@ -93,23 +78,23 @@ def _door(url: str) -> Door:
     never = RuleText("mcp_web_echo", {"properties": {"text": {"const": "never"}}})
     set_policy(boss, agent, PolicyText("all", deny=("mcp_web_other_*", never)))
     set_budgets(boss, agent, [BudgetLine("calls", "month", NEVER)])
+    return boss, agent, server
+
+
+def _door(url: str) -> Door:
+    boss, agent, server = furnished(url)
     endpoint = snapshots().read("agent", agent.pk).servers[server.pk].endpoint
     numbers = itertools.count()
 
-    def arguments() -> dict[str, Any]:
-        number = next(numbers)
-        text = f"the quick brown fox number {number}"
-        return {"text": text, "note": "x" * 200, "count": number, "where": {"city": "Ulm"}}
-
     async def bare() -> None:
-        params = {"name": "echo", "arguments": arguments()}
+        params = {"name": "echo", "arguments": arguments(next(numbers))}
         await connections().request(endpoint, "tools/call", params, holder="bench:bare")
 
     async def governed() -> None:
         asked = Request(
             principal=boss,
             tool="mcp_web_echo",
-            arguments=arguments(),
+            arguments=arguments(next(numbers)),
             via="bench",
             holder="bench:door",
             agent_id=agent.pk,

@@ -19,6 +19,7 @@ from django.db.backends.utils import CursorWrapper
 from agents import admitting, calls, openings
 from bonobot.ledger import committing
 from bonobot.ledger.databases import OwnDatabase
+from bonobot.ledger.waiting import Waiting
 from bonobot.ledger.writer import Writer
 from bonobot.lib.runtime import Runtime
 from mcp_servers import schema_worker
@@ -45,7 +46,7 @@ COUNTED: tuple[tuple[str, Any, str], ...] = (
     ("other queries", CursorWrapper, "execute"),
     ("hops to an ORM thread", Runtime, "orm"),
     ("hops to another thread", asyncio, "to_thread"),
-    ("hand-overs to the writer", Writer, "_put"),
+    ("hand-overs to the writer", Waiting, "_hand_over"),
     ("turns of the loop's callbacks", asyncio.Handle, "_run"),
 )
 

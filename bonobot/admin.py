@@ -12,7 +12,6 @@ from django.templatetags.static import static
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext_lazy as _
 
-from agents.models import Approval, Session
 from bonobot.dashboard import dashboard
 from bonobot.lib.admin import AdminSite, AuthenticationForm
 from bonobot.lib.problems import NotFound, Problem
@@ -23,7 +22,7 @@ from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import ScopedAdmin
 from bonobot.tenancy.screens.answers import View, answering, rights, screen
 from bonobot.tenancy.templatetags.bonobot import counted
-from mcp_servers.models import Definition
+from bonobot.waiting import waiting
 
 __all__ = ["Site", "site"]
 
@@ -32,6 +31,7 @@ LEFT_OUT = frozenset({"auth", "django_celery_beat"})
 ORGANIZATIONS_SHOWN = 50
 
 ORGANIZATION = "tenancy_organization_changelist"
+WORKFLOWS = "agents_workflow_changelist"
 SCHEDULES = "django_celery_beat_periodictask_changelist"
 
 # Group, then (title, icon, address, action that shows it, platform administrators only).
@@ -50,6 +50,8 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
         (
             (_("Agents"), "smart_toy", "agents_agent_changelist", Action.RUN_AGENTS, False),
             (_("Sessions"), "forum", "agents_session_changelist", Action.RUN_AGENTS, False),
+            (_("Workflows"), "account_tree", WORKFLOWS, Action.RUN_AGENTS, False),
+            (_("Skills"), "school", "agents_skill_changelist", Action.RUN_AGENTS, False),
             (_("Models"), "psychology", "agents_modelendpoint_changelist", Action.VIEW, False),
         ),
     ),
@@ -59,6 +61,7 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
             (_("Rules"), "rule", "organization_policy", Action.VIEW, False),
             (_("Kill switch"), "emergency_home", "organization_halt", Action.VIEW, False),
             (_("Approvals"), "how_to_reg", "agents_approval_changelist", Action.VIEW, False),
+            (_("Questions"), "contact_support", "agents_question_changelist", Action.VIEW, False),
             (_("Budgets"), "savings", "agents_budget_changelist", Action.VIEW, False),
             (_("Audit"), "receipt_long", "ledger_auditrow_changelist", Action.VIEW_AUDIT, False),
             (_("Notices"), "outgoing_mail", "notices_notice_changelist", Action.VIEW_AUDIT, False),
@@ -147,7 +150,12 @@ class Site(AdminSite):
         principal = principal_of(request)
         if not principal.may(Action.VIEW):
             return HttpResponseRedirect(reverse("admin:agents_agent_changelist"))
-        return screen(request, "dashboard.html", title=self.index_title, **dashboard(principal))
+        return screen(
+            request,
+            "dashboard.html",
+            title=self.index_title,
+            **dashboard(principal, waiting(request)),
+        )
 
     def app_index(
         self, request: HttpRequest, app_label: str, extra_context: dict[str, Any] | None = None
@@ -192,10 +200,10 @@ class Site(AdminSite):
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
         """Return the navigation: only what the person may open, with what waits for them."""
         principal = principal_of(request)
-        waiting = _waiting(principal)
+        badges = _badges(request)
         groups = []
         for title, entries in NAVIGATION:
-            items = [_item(request, entry, waiting) for entry in entries if _may(principal, entry)]
+            items = [_item(request, entry, badges) for entry in entries if _may(principal, entry)]
             if items:
                 groups.append({"title": title, "items": items, "separator": False})
         return groups
@@ -219,11 +227,11 @@ def _may(principal: Principal, entry: Entry) -> bool:
     return principal.may(action) or (action == Action.RUN_AGENTS and principal.may(Action.VIEW))
 
 
-def _item(request: HttpRequest, entry: Entry, waiting: dict[str, tuple[int, str]]) -> dict:
+def _item(request: HttpRequest, entry: Entry, badges: dict[str, tuple[int, str]]) -> dict:
     title, icon, address, _action, _platform = entry
     link = reverse(f"admin:{address}")
     at_home = address == "index"
-    count, variant = waiting.get(address, (0, ""))
+    count, variant = badges.get(address, (0, ""))
     return {
         "title": title,
         "icon": icon,
@@ -235,18 +243,14 @@ def _item(request: HttpRequest, entry: Entry, waiting: dict[str, tuple[int, str]
     }
 
 
-def _waiting(principal: Principal) -> dict[str, tuple[int, str]]:
-    """Count what waits for a person, and what runs (three queries)."""
-    organization_id = principal.organization_id
-    if not principal.may(Action.VIEW):
-        return {}
-    definitions = Definition.objects.for_organization(organization_id).waiting().count_some()
-    running = Session.objects.for_organization(organization_id).unfinished().count_some()
-    calls = Approval.objects.for_organization(organization_id).waiting().count_some()
+def _badges(request: HttpRequest) -> dict[str, tuple[int, str]]:
+    """Return the counts beside the entries of the navigation, by their addresses."""
+    found = waiting(request)
     return {
-        "mcp_servers_server_changelist": (definitions, "warning"),
-        "agents_approval_changelist": (calls, "warning"),
-        "agents_session_changelist": (running, "info"),
+        "mcp_servers_server_changelist": (found.definitions, "warning"),
+        "agents_approval_changelist": (found.calls, "warning"),
+        "agents_question_changelist": (found.questions, "warning"),
+        "agents_session_changelist": (found.sessions, "info"),
     }
 
 

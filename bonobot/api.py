@@ -83,6 +83,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("docs", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
     path("", include("bonobot.tenancy.api.urls")),
     path("", include("bonobot.notices.api.urls")),
+    path("", include("bonobot.gateway.api")),
     path("", include("agents.api.urls")),  # first: `mcp-servers/import` is no server's id
     path("", include("mcp_servers.api.urls")),
     re_path(r"", Nowhere.as_view()),

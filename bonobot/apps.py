@@ -21,3 +21,4 @@ class BonobotConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks and the admin of schedules, once the site is there."""
         from bonobot import checks, schedule_screen  # noqa: F401 - importing registers
+        from bonobot.gateway import admin  # noqa: F401 - it adds to others' pages

@@ -15,15 +15,18 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 django_application = get_asgi_application()  # sets Django up, which the imports below need
 
 from bonobot import health  # noqa: E402
+from bonobot.gateway.mount import Mount, serves  # noqa: E402
 from bonobot.lib.runtime import Runtime  # noqa: E402
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
+gateway = Mount()
+
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer lifespan and health here, everything else by Django."""
+    """Answer lifespan and health here, the gateway's paths there, everything else by Django."""
     kind = scope["type"]
     if kind == "lifespan":
         await lifespan(receive, send)
@@ -32,6 +35,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.close", "code": 1000})
     elif scope["path"] == health.PATH:
         await health.respond(send)
+    elif serves(scope["path"]):
+        await gateway(scope, receive, send)
     else:
         await django_application(scope, receive, send)
 

@@ -16,11 +16,12 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.budgets import BudgetUse, uses
 from agents.models import Approval, Binding, Budget, ModelEndpoint, Session
-from agents.models.approvals import ApprovalQuerySet
+from agents.models.waiting import WaitingQuerySet
 from bonobot.ledger.models import AuditRow
 from bonobot.notices.models import Notice
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
+from bonobot.waiting import Waiting
 from mcp_servers.history import reaching_into
 from mcp_servers.models import Definition, Outage, Server
 from mcp_servers.models.definitions import DefinitionQuerySet
@@ -93,8 +94,8 @@ class Hour:
     error_height: int
 
 
-def dashboard(principal: Principal) -> dict[str, Any]:
-    """Return everything that the dashboard shows (at most 17 queries)."""
+def dashboard(principal: Principal, waiting: Waiting) -> dict[str, Any]:
+    """Return everything that the dashboard shows beside what was counted (at most 14 queries)."""
     organization_id = principal.organization_id
     servers = Server.objects.for_organization(organization_id)
     states = servers.aggregate(
@@ -116,12 +117,12 @@ def dashboard(principal: Principal) -> dict[str, Any]:
         "untold": Notice.objects.for_organization(organization_id).given_up().count(),
         "logins": logins,
         "asked": _asked(organization_id),
-        "asked_total": _open(organization_id).count_some(),
+        "asked_total": waiting.calls,
         "waiting": _waiting(organization_id),
-        "waiting_total": _definitions(organization_id).waiting().count_some(),
+        "waiting_total": waiting.definitions,
         "today": _today(calls),
         "hours": _hours(calls),
-        "running": sessions.unfinished().count(),
+        "running": waiting.sessions,
         "recent": sessions.select_related("agent").order_by("-created_at")[:LISTED],
         "busiest": _busiest(organization_id),
         "spends": _spends(organization_id),
@@ -183,8 +184,8 @@ def _asked(organization_id: UUID) -> Any:
     return _open(organization_id).select_related("agent").order_by("expires_at")[:LISTED]
 
 
-def _open(organization_id: UUID) -> ApprovalQuerySet:
-    found: ApprovalQuerySet = Approval.objects.for_organization(organization_id).waiting()
+def _open(organization_id: UUID) -> WaitingQuerySet:
+    found: WaitingQuerySet = Approval.objects.for_organization(organization_id).waiting()
     return found
 
 

@@ -17,6 +17,9 @@ from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 from kombu.exceptions import OperationalError
 
+from agents.builtin_tools.sandbox import fault as fault_of_sandbox
+from agents.governance.kits import SANDBOXED
+from agents.models import Agent
 from bonobot import health, schedules
 from bonobot.beat import WRITTEN_EVERY_S
 from bonobot.celery import app
@@ -209,6 +212,24 @@ def boxes() -> Iterator[Finding]:
         yield Finding(kind, "failed" if asked else "warning", str(detail), problem.remedy)
 
 
+def sandbox() -> Iterator[Finding]:
+    """Look whether the sandbox works that agents' own commands run in."""
+    problem = fault_of_sandbox()
+    if problem is None:
+        yield Finding("sandbox", "ok", "agents can be given a shell and git")
+        return
+    try:
+        kits = Agent.objects.enabled().values_list("builtin_tools", flat=True)
+        asked = sum(not SANDBOXED.isdisjoint(one) for one in kits)
+    except DatabaseError:
+        asked = 0  # which `database` tells
+    detail = f"{problem}; {asked} agents have a shell or git, and can't use them"
+    if asked:
+        yield Finding("sandbox", "failed", detail, problem.remedy)
+    else:
+        yield Finding("sandbox", "warning", str(problem), problem.remedy)
+
+
 def _asked_for(kind: str) -> int:
     try:
         return int(Server.objects.enabled().filter(confinement=kind).count())
@@ -226,4 +247,5 @@ LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     launchers,
     isolation,
     boxes,
+    sandbox,
 )

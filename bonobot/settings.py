@@ -219,6 +219,7 @@ CELERY_TASK_ROUTES = {
     "mcp_servers.tasks.*": {"queue": "discovery"},
     "agents.tasks.sweep": {"queue": "default"},
     "agents.tasks.watch_budgets": {"queue": "default"},
+    "agents.tasks.run_due_workflows": {"queue": "default"},
     "agents.tasks.*": {"queue": "sessions"},
 }
 CELERY_BEAT_SCHEDULER = "bonobot.beat:Schedules"
@@ -237,6 +238,7 @@ CELERY_BEAT_SCHEDULE = {
         ("check due servers", "mcp_servers.tasks.check_due", 10),
         ("sweep", "agents.tasks.sweep", 10),
         ("deliver notices", "bonobot.notices.tasks.deliver_due", 10),
+        ("run due workflows", "agents.tasks.run_due_workflows", 10),
         ("export audit heads", "bonobot.ledger.tasks.export_heads", 60),
         ("watch budgets", "agents.tasks.watch_budgets", 60),
         ("forget who left", "mcp_servers.tasks.forget_who_left", 60),
@@ -292,10 +294,12 @@ SPECTACULAR_SETTINGS = {
         "DefinitionKind": "mcp_servers.models.Definition.Kind",
         "EndpointKind": "agents.models.ModelEndpoint.Kind",
         "SeenLabel": ["private_data", "untrusted_content"],
+        "ReplayStatus": "agents.models.Replay.Status",
         "NoticeState": "bonobot.notices.models.Notice.State",
         "NoticeSeverity": "bonobot.notices.models.SEVERITIES",
         "ServerStatus": "mcp_servers.models.Server.Status",
         "SessionStatus": "agents.models.Session.Status",
+        "TriggerKind": "agents.models.Trigger.Kind",
         "StepKind": "agents.models.Step.Kind",
         "TestStatus": ["connected", "error", "needs_reauth"],
         "Transport": ["stdio", "http", "openapi"],
@@ -303,6 +307,8 @@ SPECTACULAR_SETTINGS = {
     },
     "COMPONENT_SPLIT_REQUEST": True,
     "SWAGGER_UI_DIST": "SIDECAR",
+    # Some hundred operations: opened all at once, they keep a browser busy for many seconds.
+    "SWAGGER_UI_SETTINGS": {"docExpansion": "none", "filter": True, "deepLinking": True},
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
 }
@@ -357,6 +363,8 @@ _HEADS = env.text("BONOBOT_AUDIT_HEADS", str(BONOBOT_VAR / "audit-heads"))
 BONOBOT_AUDIT_HEADS = Path(_HEADS).expanduser()
 BONOBOT_AUDIT_DAYS = env.number("BONOBOT_AUDIT_DAYS", 0, minimum=0)
 BONOBOT_APPROVAL_H = env.number("BONOBOT_APPROVAL_H", 24, minimum=1, maximum=720)
+BONOBOT_SAMPLING_TOKENS = env.number("BONOBOT_SAMPLING_TOKENS", 10_000, minimum=0)
+BONOBOT_ANSWER_S = env.number("BONOBOT_ANSWER_S", 300, minimum=1, maximum=3_600)
 BONOBOT_CONNECT_S = env.number("BONOBOT_CONNECT_S", 30, minimum=1, maximum=600)
 BONOBOT_EGRESS_PROXY = env.secret("BONOBOT_EGRESS_PROXY")
 if BONOBOT_EGRESS_PROXY and not BONOBOT_EGRESS_PROXY.startswith("http://"):

@@ -17,6 +17,7 @@ from bonobot.lib.problems import Conflict
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Definition, Server
+from mcp_servers.recording import changing
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,7 @@ def approve(
     else:
         chosen = dict(seen)
     names = dict(server.definitions.filter(pk__in=chosen).values_list("pk", "name"))
-    with change(
-        organization_id=server.organization_id,
-        actor=principal.actor,
-        action="definitions_approved",
-        resource_type="mcp_server",
-        resource_id=str(server.pk),
-        resource_name=server.name,
-        details=(details := {}),
-    ):
+    with changing(server, principal.actor, "definitions_approved", (details := {})):
         pinned = [pk for pk, digest in chosen.items() if _pin(server, pk, digest, principal.label)]
         details.update({"approved": [{"name": names[pk], "digest": chosen[pk]} for pk in pinned]})
         if seen and not pinned:

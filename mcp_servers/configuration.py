@@ -17,6 +17,7 @@ from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Forbidden, Invalid
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
+from mcp_servers.asked_back import AskedBack, asked_back
 from mcp_servers.confining import Box, check_box
 from mcp_servers.kept_secrets import SecretKey, keep_from_strangers
 from mcp_servers.launchers import check_launcher
@@ -48,7 +49,7 @@ _OURS_ENV = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL|LD_.*|DYLD_.*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerSpec:
+class ServerSpec(AskedBack):
     """What a person says about a server; the shapes are those of FEATURES A2 and A3.
 
     `confinement` and `network` that aren't said stay as they are.
@@ -121,7 +122,7 @@ def check(
             "enabled": bool(spec.enabled),
             "approval": _approval(principal, spec.approval, old),
             "allow_private": _private(principal, spec.allow_private, old),
-            **(box.columns() | _only_tools(spec) | priced(spec)),
+            **(box.columns() | _only_tools(spec) | priced(spec) | asked_back(spec)),
         },
         secrets=secrets | credentials,
         document=document,

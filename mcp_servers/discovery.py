@@ -13,7 +13,6 @@ from django.db import transaction
 from django.utils import timezone
 
 from bonobot.ledger.actors import Actor
-from bonobot.ledger.changes import change
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
 from bonobot.lib.untrusted import storable
@@ -30,6 +29,7 @@ from mcp_servers.naming import own_name_matches
 from mcp_servers.oauth.faults import LoginNeeded
 from mcp_servers.oauth.signing import for_background, for_person
 from mcp_servers.openapi.surveying import survey_document
+from mcp_servers.recording import changing
 from mcp_servers.scanning.version import RULES
 from mcp_servers.scans import Around, Findings, around, hard_fault, read, read_all
 from mcp_servers.schema_worker import judge_all
@@ -195,14 +195,11 @@ def _write(
     actor: Actor,
     first: bool,
 ) -> None:
-    with change(
-        organization_id=server.organization_id,
-        actor=actor,
-        action="definitions_discovered",
-        resource_type="mcp_server",
-        resource_id=str(server.pk),
-        resource_name=server.name,
-        details={
+    with changing(
+        server,
+        actor,
+        "definitions_discovered",
+        {
             "new": _named(fresh),
             "changed": _named(altered),
             "gone": _named(gone),

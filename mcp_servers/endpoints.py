@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 
+from mcp_servers.asked_back import may_ask
 from mcp_servers.connections.confinement import Confinement
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.limits import Limits
@@ -39,6 +40,7 @@ def endpoint_of(server: Server) -> Endpoint:
         "headers": sealed[Secret.Placement.HEADER] | _sign_in(server, credentials),
         "operations": frozenset(config.get("operations", ())),
         "allow_private": server.allow_private,
+        "may_ask": may_ask(server),
         "era": _era(server.era),
         "discovery": server.discovery,
         "connect_s": settings.BONOBOT_CONNECT_S,

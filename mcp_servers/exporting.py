@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from mcp_servers.asked_back import chosen
 from mcp_servers.configuration import shown_endpoint
 from mcp_servers.models import Secret, Server
 from mcp_servers.openapi.documents import document_of
@@ -49,7 +50,9 @@ def as_client_file(servers: Iterable[Server]) -> dict[str, Any]:
 def described(server: Server, names: Names) -> dict[str, Any]:
     """Return everything that is configured of a server, in the members that an import reads."""
     found: dict[str, Any] = {"transport_type": server.transport_type, **_endpoint(server, names)}
-    if not server.speaks_mcp and not server.endpoint_config.get("document_url"):
+    if "declared" in found:
+        del found["operations"]  # they follow from it
+    elif not server.speaks_mcp and not server.endpoint_config.get("document_url"):
         row = document_of(server)
         found["document"] = row.text if row else ""
     if server.auth_type != Server.Auth.NONE:
@@ -62,6 +65,7 @@ def described(server: Server, names: Names) -> dict[str, Any]:
     if server.confinement != Server.Confinement.NONE:
         found |= {"confinement": server.confinement, "network": server.network}
     found |= {name: getattr(server, name) for name in PRICED if getattr(server, name)}
+    found |= chosen(server)
     if server.description:
         found["description"] = server.description
     return found | _kept_to(server)

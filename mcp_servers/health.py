@@ -15,7 +15,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from bonobot.ledger.actors import Actor
-from bonobot.lib.problems import Problem
+from bonobot.lib.problems import InternalError, Problem
 from bonobot.lib.runtime import runtime
 from mcp_servers.asking import pause
 from mcp_servers.connections.pool import connections
@@ -67,19 +67,12 @@ async def check_all(server_ids: list[UUID]) -> None:
                 # A fault of ours at one server neither ends the others' checks nor leaves this
                 # one looking as if it were being asked.
                 logger.exception("check of server %s broke off", server_id)
-                await runtime().orm(record_failure, server_id, Check.Kind.HEALTH, _broken())
+                fault = InternalError("Checking this server failed", remedy="It is asked again.")
+                await runtime().orm(record_failure, server_id, Check.Kind.HEALTH, fault)
 
     async with asyncio.TaskGroup() as group:
         for server_id in server_ids:
             group.create_task(one(server_id))
-
-
-def _broken() -> Problem:
-    return Problem(
-        "Checking this server failed in Bonobot itself.",
-        code="internal_error",
-        remedy="The log says where; it is asked again.",
-    )
 
 
 async def check(server_id: UUID) -> None:

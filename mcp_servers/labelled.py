@@ -7,13 +7,13 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from threading import Lock
 
-from bonobot.ledger.changes import change
 from bonobot.lib.problems import Invalid
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.labelling import Labels, Origin, origin, suggested
 from mcp_servers.labels import Label
 from mcp_servers.models import Definition, Server
+from mcp_servers.recording import changing
 
 # Suggestions that are kept: reading one takes longer than the rest of a row of a snapshot.
 KEPT = 20_000
@@ -44,7 +44,8 @@ _SUGGESTIONS = _Suggestions()
 
 def origin_of(server: Server) -> Origin:
     """Return what labelling knows of a server; its `preset` is read."""
-    return origin(server.transport_type, server.preset.labels if server.preset else None)
+    preset = server.preset.labels if server.preset else None
+    return origin(server.transport_type, preset, declared="declared" in server.endpoint_config)
 
 
 def suggestion(row: Definition, known: Origin) -> Labels:
@@ -74,14 +75,11 @@ def set_labels(
     wanted = None if labels is None else _checked(labels)
     changed = [row for row in rows if row.labels != (None if wanted is None else [*wanted])]
     if changed:
-        with change(
-            organization_id=server.organization_id,
-            actor=principal.actor,
-            action="definitions_labelled",
-            resource_type="mcp_server",
-            resource_id=str(server.pk),
-            resource_name=server.name,
-            details={
+        with changing(
+            server,
+            principal.actor,
+            "definitions_labelled",
+            {
                 "labels": None if wanted is None else [*wanted],
                 "definitions": [
                     {"kind": row.kind, "name": row.name, "before": row.labels} for row in changed

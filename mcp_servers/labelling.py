@@ -28,6 +28,7 @@ from mcp_servers.label_words import (
     UNTRUSTED,
 )
 from mcp_servers.labels import BITS, Label
+from mcp_servers.openapi.extensions import declared_labels
 
 Labels = tuple[Label, ...]
 SEEN: Labels = (Label.PRIVATE_DATA, Label.UNTRUSTED_CONTENT)
@@ -48,11 +49,13 @@ _SAYS_SENDS = re.compile(
 class Origin:
     """What is known of a definition's server: how it is reached, and our catalogue's labels.
 
-    `preset` holds pairs of a tool's own name (or `*`) and its labels.
+    `preset` holds pairs of a tool's own name (or `*`) and its labels. `declared` says that an
+    administrator wrote the definitions by hand: labels that stand in them are theirs.
     """
 
     transport: str = "stdio"
     preset: tuple[tuple[str, Labels], ...] = ()
+    declared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +79,14 @@ class _Clues:
         return self.first in MAKES | SENDS | RUNS
 
 
-def origin(transport: str, preset: object = None) -> Origin:
+def origin(transport: str, preset: object = None, *, declared: bool = False) -> Origin:
     """Return what is known of a server; `preset` are a preset's labels: a list, or by tool."""
     if isinstance(preset, Mapping):
         pairs = tuple((str(name), read(labels)) for name, labels in preset.items())
     else:
         found = read(preset)
         pairs = (("*", found),) if found else ()
-    return Origin(transport, pairs)
+    return Origin(transport, pairs, declared)
 
 
 def read(said: object) -> Labels:
@@ -96,6 +99,8 @@ def read(said: object) -> Labels:
 
 def suggested(kind: str, payload: Mapping[str, Any], known: Origin) -> Labels:
     """Return the labels of a definition before anybody has set any, in a fixed order."""
+    if known.declared and (said := declared_labels(payload)) is not None:
+        return read(said)
     found = _flowing(kind, payload, known)
     again = kind == "tool" and _is_repeatable(payload, known)
     return (*found, Label.REPEATABLE) if again else found

@@ -3,13 +3,13 @@
 Prices are micro-dollars: for a call, and for each second that it runs. Money budgets count them.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from bonobot.ledger.changes import change
 from bonobot.lib.problems import Invalid
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Server
+from mcp_servers.recording import set_columns
 
 if TYPE_CHECKING:
     from mcp_servers.configuration import ServerSpec
@@ -53,23 +53,10 @@ def set_prices(
     calls_per_minute: int | None = None,
 ) -> None:
     """Change a server's prices and rate; None keeps one. It holds on the very next call."""
-    principal.require(Action.MANAGE_SERVERS)
     said = {
         "call_price": call_price,
         "second_price": second_price,
         "calls_per_minute": calls_per_minute,
     }
-    columns: dict[str, Any] = checked(said)
-    if all(getattr(server, name) == value for name, value in columns.items()):
-        return
-    with change(
-        organization_id=server.organization_id,
-        actor=principal.actor,
-        action="server_priced",
-        resource_type="mcp_server",
-        resource_id=str(server.pk),
-        resource_name=server.name,
-        details=columns,
-    ):
-        Server.objects.filter(pk=server.pk).update(**columns)
-    server.refresh_from_db()
+    principal.require(Action.MANAGE_SERVERS)
+    set_columns(principal, server, "server_priced", checked(said))

@@ -1,11 +1,9 @@
 """Add, change, switch and remove servers: the one way for every surface, audited (FEATURES A1)."""
 
-from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
 
-from bonobot.ledger.changes import change
 from bonobot.lib.problems import Conflict
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -16,6 +14,7 @@ from mcp_servers.naming import check_name, slugify
 from mcp_servers.oauth.accounts import Account
 from mcp_servers.oauth.parting import account_of_server, part
 from mcp_servers.openapi.documents import keep_document
+from mcp_servers.recording import changing
 from mcp_servers.stopping import close_stopped
 
 
@@ -40,7 +39,7 @@ def add(
         **checked.columns,
     )
     _free(server)
-    with change(**_what(principal, server, "server_added")):
+    with changing(server, principal.actor, "server_added"):
         _save(server)
         _seal(server, checked)
         keep_document(server, checked.document)
@@ -61,7 +60,7 @@ def alter(principal: Principal, server: Server, spec: ServerSpec) -> Server:
     server.status = Server.Status.DISCONNECTED if server.enabled else Server.Status.DISABLED
     _free(server)
     changed = sorted(name for name in was if was[name] != checked.columns[name])
-    with change(**_what(principal, server, "server_changed", {"changed": changed})):
+    with changing(server, principal.actor, "server_changed", {"changed": changed}):
         _save(server)
         _seal(server, checked)
         _part_from(server, before, principal)
@@ -78,7 +77,7 @@ def switch(principal: Principal, server: Server, *, enabled: bool) -> None:
     """
     principal.require(Action.MANAGE_SERVERS)
     action = "server_enabled" if enabled else "server_disabled"
-    with change(**_what(principal, server, action)):
+    with changing(server, principal.actor, action):
         Server.objects.filter(pk=server.pk).update(
             enabled=enabled,
             status=Server.Status.DISCONNECTED if enabled else Server.Status.DISABLED,
@@ -94,7 +93,7 @@ def remove(principal: Principal, server: Server) -> None:
     """Delete a server with its definitions and secrets; the audit keeps its name."""
     principal.require(Action.MANAGE_SERVERS)
     account = account_of_server(server)
-    with change(**_what(principal, server, "server_removed")):
+    with changing(server, principal.actor, "server_removed"):
         if account is not None:
             part(server, account, principal.actor, server.grants.all(), unregister=True)
         server.delete()
@@ -108,20 +107,6 @@ def _part_from(server: Server, before: Account | None, principal: Principal) -> 
     now = account_of_server(server)
     if now is None or now.binding != before.binding:
         part(server, before, principal.actor, server.grants.all(), unregister=True)
-
-
-def _what(
-    principal: Principal, server: Server, action: str, details: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    return {
-        "organization_id": server.organization_id,
-        "actor": principal.actor,
-        "action": action,
-        "resource_type": "mcp_server",
-        "resource_id": str(server.pk),
-        "resource_name": server.name,
-        "details": details or {},
-    }
 
 
 def _free(server: Server) -> None:

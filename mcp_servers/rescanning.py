@@ -13,12 +13,12 @@ from uuid import UUID
 from django.utils import timezone
 
 from bonobot.ledger.actors import Actor
-from bonobot.ledger.changes import change
 from bonobot.lib.runtime import runtime
 from bonobot.notices.writing import notify
 from mcp_servers import outages
 from mcp_servers.digests import digest
 from mcp_servers.models import Definition, Server
+from mcp_servers.recording import changing
 from mcp_servers.scanning.version import RULES
 from mcp_servers.scans import Around, Findings, around, hard_fault, read_all
 
@@ -88,14 +88,11 @@ def _write_other(
     server: Server, rows: Sequence[Definition], findings: dict[UUID, Findings]
 ) -> None:
     found = _Changed()
-    with change(
-        organization_id=server.organization_id,
-        actor=SCANNER,
-        action="definitions_rescanned",
-        resource_type="mcp_server",
-        resource_id=str(server.pk),
-        resource_name=server.name,
-        details=(details := {"rules_version": RULES, "definitions": found.told}),
+    with changing(
+        server,
+        SCANNER,
+        "definitions_rescanned",
+        (details := {"rules_version": RULES, "definitions": found.told}),
     ):
         for row in rows:
             _write_one(row, findings[row.pk], found)

@@ -17,7 +17,7 @@ from django.conf import settings
 from django.core.exceptions import ObjectDoesNotExist
 from django.db import Error as DatabaseFault
 
-from bonobot.lib.problems import Problem
+from bonobot.lib.problems import InternalError, Problem
 from bonobot.lib.runtime import runtime
 from mcp_servers import watch_leases as leases
 from mcp_servers.connections.changes import Topic
@@ -147,7 +147,7 @@ class Watcher:
             except Exception:
                 # Nobody above could tell: it is logged, shown at the server, and tried again late.
                 logger.exception("listening to server %s broke off", server_id)
-                problem = Problem("Listening failed in Bonobot itself.", code="internal_error")
+                problem = InternalError("Listening failed", remedy="It is tried again.")
             if problem is not None and problem.code == "not_offered":
                 await runtime().orm(leases.refuse, self.id, server_id, problem)
                 return

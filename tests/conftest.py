@@ -5,26 +5,25 @@ the processes live as long as the test: they cache content types and lease rows,
 between tests takes away from under them.
 """
 
-import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_django
 from django.conf import settings
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.core.management.commands import flush
 from django.db import connection, connections
-from django.db.backends.postgresql.operations import DatabaseOperations
 from hypothesis import HealthCheck
 from hypothesis import settings as settings_of_hypothesis
 from playwright.sync_api import Page
 
 from bonobot.ledger import writer
 from bonobot.lib import runtime
-from tests import processes
+from tests import flushing, processes
 from tests.browser import keep, open_page
-from tests.parts import NODE_SERVERS, ROOT
+from tests.parts import NODE_SERVERS
 from tests.processes import Process, Web
 
 # How long an example takes says something about the machine, nothing about the property.
@@ -73,16 +72,10 @@ def django_db_setup(
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_flush() -> Iterator[None]:
-    """Empty PostgreSQL's tables by DELETE: TRUNCATE makes new files for each of them, and syncs."""
-
-    def delete(
-        self: DatabaseOperations, style: object, tables: Sequence[str], **_: object
-    ) -> list[str]:
-        # Keys are checked at the commit, so the order of our own tables does not matter.
-        return [f"DELETE FROM {self.quote_name(table)};" for table in tables]  # noqa: S608
-
+    """Empty tables by DELETE, and keep what `migrate` puts into them: see `tests.flushing`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DatabaseOperations, "sql_flush", delete)
+        patch.setattr(flush, "sql_flush", flushing.statements)
+        patch.setattr(flush, "emit_post_migrate_signal", flushing.restore)
         yield
 
 
@@ -127,13 +120,8 @@ def node_server() -> Callable[[str], str]:
 @pytest.fixture(scope="session")
 def changing_url() -> Iterator[str]:
     """Run the SDK's server whose tools change, over HTTP, for the whole session."""
-    command = [sys.executable, str(ROOT / "tests" / "servers" / "changing.py")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            yield f"http://127.0.0.1:{server.stdout.readline().split()[1]}/mcp"
-        finally:
-            server.terminate()
+    with processes.served("changing.py") as url:
+        yield url
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""Processes that run a session and are killed, or stopped, at a chosen moment: `tests.mortal`.
+"""Processes that run sessions and are killed, or stopped, at a chosen moment: `tests.mortal`.
 
 A moment lies before and after each write of the loop and each thing that it sends. The process is
-forked from one that has everything loaded; it reads one order a line (JSON: `session`, `at`,
-`signal`, `log`) and answers with the child's process id, and then with how it ended.
+forked from one that has everything loaded; it reads one order a line (JSON: `sessions`, `replay`,
+`alone`, `at`, `signal`, `log`) and answers with the child's process id, and then with how it ended.
 """
 
 import asyncio
@@ -84,32 +84,57 @@ def _is_async(plain: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(plain)
 
 
-def run(session_id: UUID, moments: Moments) -> None:
-    """Run one session in this process until it rests."""
-    from agents import calls
+def watch(moments: Moments) -> None:
+    """Make moments of every write and every send."""
+    from agents import asking, calls, exchanges
+    from agents.evaluation import replays
     from agents.llm.offline.model import OfflineModel
-    from agents.sessions import rows, runners
-    from agents.sessions.runner import session_runner
+    from agents.sessions import children, rows, runners
+    from agents.workflows import driving
     from bonobot.ledger.writer import Writer
-    from bonobot.lib.runtime import close, runtime
     from mcp_servers.connections.pool import Connections
+
+    for name in ("append", "close", "finish", "finish_turn", "park", "renew", "take_messages"):
+        moments.around(rows, name)
+    for owner, *names in (
+        (rows, "keep_exchange", "show_questions"),
+        (runners, "claim"),
+        (Writer, "admit_async", "settle_async"),
+        (OfflineModel, "request"),
+        (calls, "_forward"),
+        (Connections, "request"),
+        (children, "begin"),
+        (driving, "_ended"),
+        (exchanges, "note", "answered", "told", "look_again"),
+        (asking, "ask"),
+        (replays, "claim", "end"),
+    ):
+        for name in names:
+            moments.around(owner, name)
+
+
+def run(order: dict[str, Any]) -> None:
+    """Run sessions in this process until they rest, or make a replay."""
+    from agents.evaluation import running
+    from agents.sessions import children, runners
+    from agents.sessions.runner import session_runner
+    from bonobot.lib.runtime import close, runtime
 
     runners.LEASE = timedelta(seconds=LEASE_S)
     runners.BEAT_S = LEASE_S / 3
-    for name in ("append", "close", "finish", "finish_turn", "park", "renew", "take_messages"):
-        moments.around(rows, name)
-    moments.around(runners, "claim")
-    moments.around(Writer, "admit_async")
-    moments.around(Writer, "settle_async")
-    moments.around(OfflineModel, "request")
-    moments.around(calls, "_forward")
-    moments.around(Connections, "request")
+    watch(Moments(order["at"], order["signal"], Path(order["log"])))
+
+    async def elsewhere(_session_id: UUID) -> None:
+        """Leave a session's children to other processes."""
 
     async def rest() -> None:
-        task = await session_runner().take(session_id)
-        if task is not None:
-            await asyncio.wait_for(task, 60)
+        found = [await session_runner().take(UUID(one)) for one in order["sessions"]]
+        await asyncio.wait_for(asyncio.gather(*(task for task in found if task)), 60)
+        if order["replay"]:
+            await running.take(UUID(order["replay"]))
 
+    if order["alone"]:
+        children.take_here = elsewhere
     runtime().call(rest)
     close()
 
@@ -127,8 +152,7 @@ def main() -> None:
         child = os.fork()
         if child == 0:
             os.close(0)
-            moments = Moments(order["at"], order["signal"], Path(order["log"]))
-            run(UUID(order["session"]), moments)
+            run(order)
             os._exit(0)
         _tell(pid=child)
         _, status = os.waitpid(child, os.WUNTRACED)

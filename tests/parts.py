@@ -16,6 +16,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 NODE = ROOT / "tests" / "npm"
 NODE_SERVERS = NODE / "node_modules" / ".bin"
+CLIENTS = ROOT / "tests" / "clients"
+FIRST_SDK = ROOT / ".venv-sdk1" / "bin" / "python"
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ def npm_servers() -> str:
     return str(NODE_SERVERS) if NODE_SERVERS.is_dir() and shutil.which("node") else ""
 
 
+def first_sdk() -> str:
+    """Return the Python beside which the first MCP SDK is installed, blank when there is none."""
+    return str(FIRST_SDK) if FIRST_SDK.is_file() else ""
+
+
 def postgres() -> str:
     """Return the run's PostgreSQL, blank when the run is on another database."""
     from django.conf import settings
@@ -56,6 +63,13 @@ def redis() -> str:
     return str(settings.REDIS_URL).rpartition("@")[2].removeprefix("redis://")
 
 
+def sandbox() -> str:
+    """Return what confines programs here, blank where it can't be done."""
+    from mcp_servers.connections.confinement import fault
+
+    return "" if fault("bubblewrap", "none") or fault("namespaces", "none") else "bubblewrap"
+
+
 def corpus() -> str:
     """Return the folder of attack samples that the run was given, blank when it has none."""
     folder = os.environ.get("TEST_CORPUS", "")
@@ -66,7 +80,9 @@ PARTS = (
     Part("postgres", "PostgreSQL", postgres, "set DATABASE_URL=postgresql://…"),
     Part("redis", "Redis", redis, "set REDIS_URL=redis://…"),
     Part("browser", "Chromium", chromium, "install the package `chromium`"),
+    Part("sandbox", "Sandbox", sandbox, "install the packages `bubblewrap` and `util-linux`"),
     Part("corpus", "Attack samples", corpus, "set TEST_CORPUS=folder"),
+    Part("sdk1", "First MCP SDK", first_sdk, "run `sh tests/clients/install`"),
     Part("npm", "npm servers", npm_servers, "install Node.js and run `npm ci` in tests/npm"),
 )
 

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,6 +181,18 @@ def _ready(process: Process, answers: Callable[[], bool], *, what: str) -> None:
     except AssertionError:
         process.kill()
         raise
+
+
+@contextlib.contextmanager
+def served(script: str, *arguments: object) -> Iterator[str]:
+    """Run a server of `tests/servers` that says its port; give its address while it runs."""
+    command = [sys.executable, str(ROOT / "tests" / "servers" / script), *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            yield f"http://127.0.0.1:{server.stdout.readline().split()[1]}/mcp"
+        finally:
+            server.terminate()
 
 
 def healthy(port: int) -> bool:

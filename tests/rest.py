@@ -27,10 +27,10 @@ class Answer:
     def __init__(self, response: Any) -> None:
         self.status: int = response.status_code
         self.headers = response.headers
-        image = response.headers.get("Content-Type", "").startswith("image/")
-        unread = image or isinstance(response, StreamingHttpResponse)
+        kind = response.headers.get("Content-Type", "")
+        unread = kind.startswith("image/") or isinstance(response, StreamingHttpResponse)
         self.text = "" if unread else response.content.decode()
-        self.json: Any = json.loads(self.text) if self.text else None
+        self.json: Any = json.loads(self.text) if self.text and "json" in kind else None
 
     @property
     def code(self) -> str:
@@ -90,7 +90,7 @@ class Rest:
 def as_role(where: Organization, role: Role, agent: Agent | None = None) -> Rest:
     """Return a client with a new token of this role."""
     boss = casting.administrator(where)
-    _, text = issue(boss, name=f"{role} token", role=role, agent_id=agent.pk if agent else None)
+    _, text = issue(boss, name=f"{role} token", role=role, agent_ids=[agent.pk] if agent else [])
     return Rest(text)
 
 

@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin.readers import READERS
 from agents.models import Agent, Binding, ModelEndpoint, Session
 from agents.registration import AgentSpec, add_agent, remove_agent
 from bonobot.lib.admin import Select, Textarea, TextInput, display, register
@@ -29,6 +30,7 @@ from mcp_servers.models import Server
 class AgentAdmin(PagedAdmin):
     """The active organization's agents; members see those given to them."""
 
+    needs_to_view = READERS
     needs_to_change = Action.MANAGE_AGENTS
     list_display = (
         "agent",
@@ -60,10 +62,6 @@ class AgentAdmin(PagedAdmin):
             latest=Subquery(sessions.values("agent").annotate(n=Max("created_at")).values("n")),
         )
         return agents
-
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Let in readers, and members who run agents."""
-        return self.may(request, Action.RUN_AGENTS) or super().has_view_permission(request, obj)
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Offer none: an agent's deeds are on its pages."""

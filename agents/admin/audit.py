@@ -62,7 +62,7 @@ class Copied(FieldTextFilter):
 class AuditAdmin(ScopedAdmin):
     """The active organization's audit rows."""
 
-    needs_to_view = Action.VIEW_AUDIT
+    needs_to_view = (Action.VIEW_AUDIT,)
     list_display = ("when", "result", "what", "on_what", "agent", "server", "who", "took")
     list_display_links = ("when",)
     list_filter = (

@@ -29,6 +29,7 @@ from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit, fragment, onward
 from mcp_servers.admin.adding import Destination, add_by_form, choose_preset, fill_preset
 from mcp_servers.admin.apis import add_api
+from mcp_servers.admin.declaring import add_declared
 from mcp_servers.models import Server
 
 # How far back the usage is counted.
@@ -227,10 +228,16 @@ def openapi_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
     return add_api(request, *_find(request, object_id))
 
 
+def operations_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
+    """Add an API by an operation that is declared by hand, as a private server."""
+    return add_declared(request, *_find(request, object_id))
+
+
 AgentAdmin.routes += (
     ("servers/add/", form_view, "form"),
     ("servers/presets/", presets_view, "presets"),
     ("servers/presets/<slug:slug>/", preset_view, "preset"),
     ("servers/paste/", paste_view, "paste"),
     ("servers/openapi/", openapi_view, "openapi"),
+    ("servers/operations/", operations_view, "operations"),
 )

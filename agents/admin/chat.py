@@ -6,6 +6,8 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
 from agents.admin.conversation import latest
+from agents.admin.readers import READERS
+from agents.admin.sessions import uploaded
 from agents.governance.lacking import lack_of
 from agents.governance.snapshots import snapshots
 from agents.models import Agent, Session
@@ -13,7 +15,6 @@ from agents.sessions import requests
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit
 
-READERS = (Action.RUN_AGENTS, Action.VIEW)
 LISTED = 12
 
 
@@ -41,5 +42,6 @@ def chat(visit: Visit) -> HttpResponseBase:
 def start(visit: Visit) -> HttpResponseBase:
     """Start a session with a first message."""
     text = visit.request.POST.get("text", "")
-    session = requests.start(visit.principal, visit.object, text)
+    files = uploaded(visit.request)
+    session = requests.start(visit.principal, visit.object, text, attachments=files)
     return HttpResponseRedirect(f"{visit.url()}?session={session.pk}")

@@ -18,6 +18,7 @@ from agents.budgets import (
     line_of,
     set_budgets,
 )
+from agents.callees import callees_of, set_callees
 from agents.models import Agent, Budget
 from agents.registration import AgentSpec, alter_agent, give_to
 from bonobot.lib.admin import Checkbox, IntegerInput, TextInput
@@ -27,8 +28,9 @@ from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action, Role
 from bonobot.tenancy.screens import Visit, onward, refuse
 
-BOUNDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute")
-PLAIN = ("name", "slug", "description", "instructions", "enabled", *BOUNDS)
+BOUNDS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above")
+TEXTS = ("name", "slug", "description", "instructions")
+PLAIN = (*TEXTS, "enabled", *BOUNDS)
 MICRO = 1_000_000
 SPARE_LINES = 3
 
@@ -52,6 +54,11 @@ class ConfigurationForm(AgentForm):
     max_calls = _bound(_("Calls per message"), _("Of all tools together."), least=0)
     max_run_s = _bound(_("Seconds per message"), _("Of running; waiting isn't counted."))
     calls_per_minute = _bound(_("Calls a minute"), _("Of all its sessions together."))
+    tool_search_above = _bound(
+        _("Tools shown at once"),
+        _("With more, its model searches for them with find_tools; 0: it is always shown all."),
+        least=0,
+    )
     enabled = forms.BooleanField(label=_("Switched on"), required=False, widget=Checkbox)
     members = forms.MultipleChoiceField(
         label=_("Members who may run it"),
@@ -60,9 +67,18 @@ class ConfigurationForm(AgentForm):
         help_text=_("Owners and operators may run every agent."),
     )
 
+    may_ask = forms.MultipleChoiceField(
+        label=_("Agents that it may ask"),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("By a tool for each, under its policy; what they spend, it pays too."),
+    )
+
     def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
-        """Offer the organization's members."""
+        """Offer the organization's members, and its agents."""
         super().__init__(principal, *args, **kwargs)
+        agents = Agent.objects.for_organization(principal.organization_id)
+        self.fields["may_ask"].choices = list(agents.values_list("slug", "name"))  # type: ignore[attr-defined]
         people = Membership.objects.for_organization(principal.organization_id).select_related(
             "user"
         )
@@ -105,17 +121,20 @@ def _initial(agent: Agent) -> dict[str, Any]:
     return {
         **{name: getattr(agent, name) for name in PLAIN},
         "model_endpoint": agent.model_endpoint_id,
+        "may_ask": callees_of(agent),
         "members": list(agent.members.values_list("username", flat=True)),
     }
 
 
 def _save(visit: Visit, agent: Agent, form: ConfigurationForm) -> None:
     said = form.said()
-    members = said.pop("members")
+    members, may_ask = said.pop("members"), said.pop("may_ask")
     lines = _lines(visit.request)
     alter_agent(visit.principal, agent, AgentSpec(**said))
     if set(members) != set(agent.members.values_list("username", flat=True)):
         give_to(visit.principal, agent, members)
+    if set(may_ask) != set(callees_of(agent)):
+        set_callees(visit.principal, agent, may_ask)
     now = [line_of(one) for one in agent.budgets.all()]
     if set(lines) != set(now) or len(lines) != len(now):
         set_budgets(visit.principal, agent, lines)

@@ -3,7 +3,7 @@
 Everything in the steps is a model's or a server's text; templates show it escaped and visible.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from agents.approvals import is_own
 from agents.models import Approval, Inbox, Session, Step
+from agents.sessions.branches import was_replaced
 from agents.sessions.events import RESTING
 from bonobot.ledger.models import AuditRow
 from bonobot.tenancy.principals import Principal
@@ -29,6 +30,8 @@ class Line:
     approval: Approval | None = None
     # Somebody else has to say yes: who looks has asked for the call.
     own: bool = False
+    # A later message took its place: it is no longer part of the conversation.
+    superseded: bool = False
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -71,6 +74,7 @@ class Conversation:
     pending: tuple[Inbox, ...]
     after: int
     earlier: int | None
+    superseded: int = 0
 
     @property
     def rests(self) -> bool:
@@ -97,7 +101,8 @@ def latest(session: Session, principal: Principal) -> Conversation:
 def conversation(session: Session, principal: Principal, after: int = 0) -> Conversation:
     """Return a session's steps behind `after` with their audit rows (three queries).
 
-    Calls that wait come with their questions (two more).
+    Calls that wait come with their questions (two more); where there are more steps than a page
+    shows, it is looked up what messages behind it replace (one).
     """
     steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
     ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
@@ -106,17 +111,40 @@ def conversation(session: Session, principal: Principal, after: int = 0) -> Conv
     asked = _asked(session, steps)
     own = bool(asked) and is_own(principal, next(iter(asked.values())))
     pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, taken_at=None)
+    replacing = _replacing(session, steps)
+    lines = tuple(
+        Line(
+            one,
+            audited.get(one.call_id),
+            asked.get(one.pk),
+            own,
+            was_replaced(one.seq, replacing),
+        )
+        for one in steps
+        if _worth(one)
+    )
     return Conversation(
         session=session,
-        lines=tuple(
-            Line(one, audited.get(one.call_id), asked.get(one.pk), own)
-            for one in steps
-            if _worth(one)
-        ),
+        lines=lines,
+        superseded=sum(line.superseded for line in lines),
         pending=tuple(pending),
         after=_settled(steps, after),
         earlier=max(0, after - STEPS_SHOWN) if after else None,
     )
+
+
+def _replacing(session: Session, steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """Return what messages replace from these steps on: the first step, and their own."""
+    later = (
+        session.steps.filter(
+            seq__gt=steps[-1].seq, kind=Step.Kind.MESSAGE, payload__has_key="replaces"
+        )
+        if len(steps) == STEPS_SHOWN
+        else ()
+    )
+    return [
+        (one.payload["replaces"], one.seq) for one in (*steps, *later) if "replaces" in one.payload
+    ]
 
 
 def _asked(session: Session, steps: Iterable[Step]) -> dict[Any, Approval]:

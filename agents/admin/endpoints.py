@@ -17,7 +17,7 @@ from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import ScopedAdmin
 
 PROVIDER = ("name", "kind", "base_url", "model", "key", "access_key_id", "region", "api_version")
-ANSWERING = ("thinking", "max_tokens", "native_tools", "sees_images", "timeout_s")
+ANSWERING = ("thinking", "max_tokens", "context_window", "native_tools", "sees_images", "timeout_s")
 FAILING = ("retries", "fallback", "falls_over")
 COSTING = ("input_price", "output_price", "allow_private")
 FIELDS = (*PROVIDER, *ANSWERING, *FAILING, *COSTING)
@@ -57,6 +57,10 @@ class EndpointForm(forms.ModelForm):
             "api_version": _("Azure: 2024-10-21; empty for its v1 API."),
             "thinking": _("Thoughts are kept for the model that had them, and not shown."),
             "max_tokens": _("Empty: as the model likes, and 4,096 where a budget stands."),
+            "context_window": _(
+                "What a request and its answer may have together. Empty: as the bundled list of "
+                "models says; longer conversations are compacted."
+            ),
             "native_tools": _("Off: tools are described in the prompt and called in XML."),
             "sees_images": _("Off: images of tools are told in words."),
             "retries": _("How often a failed request is made again, where that may help."),

@@ -10,7 +10,8 @@ from django.http.response import HttpResponseBase
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from agents.admin.approvals import ApprovalAdmin, state_badge
+from agents.admin.approvals import ApprovalAdmin
+from agents.admin.readers import READERS
 from agents.approvals import answer, is_own
 from agents.evidence import evidence
 from agents.models import Approval
@@ -19,7 +20,6 @@ from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit
 from mcp_servers.models import Definition
 
-READERS = (Action.RUN_AGENTS, Action.VIEW)
 KINDS = {
     "tools/call": (Definition.Kind.TOOL,),
     "resources/read": (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE),
@@ -58,7 +58,7 @@ def question(visit: Visit) -> HttpResponseBase:
     return visit.show(
         "approvals/question.html",
         approval=approval,
-        badge=state_badge(approval),
+        badge=ApprovalAdmin.badge(approval),
         answerable=approval.answerable(timezone.now()),
         own=is_own(visit.principal, approval),
         declared=declared(approval),

@@ -1,7 +1,7 @@
 """What if: a changed policy tried on past calls, run in the shadow, enforced (FEATURES X7)."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.contrib import messages
@@ -83,14 +83,12 @@ def _tried(request: HttpRequest, principal: Principal, owner: Owner) -> dict[str
     """Return what the page shows; None where a draft was just written."""
     draft = draft_of(owner)
     text = draft.text if draft else policy_text(owner)
-    words = {effect: _lines(text.entries(effect)) for effect in EFFECTS}
     mode, tried, problem = text.mode, None, None
-    posted = request.POST
-    if request.method == "POST":
+    posted = request.POST if request.method == "POST" else None
+    if posted is not None:
         mode = posted.get("mode", "")
-        words = {effect: posted.get(effect, "") for effect in EFFECTS}
         try:
-            wanted = PolicyText(mode, **{one: _entries(one, words[one]) for one in EFFECTS})
+            wanted = policy_in(posted)
             if posted.get("do") == "shadow":
                 set_draft(principal, owner, wanted)
                 text_said = _t("It runs in the shadow: recorded with each call, deciding nothing.")
@@ -102,7 +100,7 @@ def _tried(request: HttpRequest, principal: Principal, owner: Owner) -> dict[str
     return {
         "draft": draft,
         "mode": mode,
-        "words": [(effect, words[effect]) for effect in ("allow", "ask", "deny")],
+        "words": policy_words(text, posted),
         "modes": MODES,
         "days": DAYS,
         "tried": tried,
@@ -126,6 +124,20 @@ def discard(visit: Visit) -> HttpResponseBase:
     discard_draft(visit.principal, visit.object)
     messages.success(visit.request, DISCARDED)
     return onward(visit, "what_if")
+
+
+def policy_in(posted: Mapping[str, Any]) -> PolicyText:
+    """Return the policy that a form says, an entry on each line; raises `Invalid`."""
+    entries = {effect: _entries(effect, posted.get(effect, "")) for effect in EFFECTS}
+    return PolicyText(posted.get("mode", ""), **entries)
+
+
+def policy_words(text: PolicyText, posted: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """Return the fields of such a form: as they were sent, else what a policy says."""
+    shown = ("allow", "ask", "deny")
+    if posted is not None:
+        return [(effect, posted.get(effect, "")) for effect in shown]
+    return [(effect, _lines(text.entries(effect))) for effect in shown]
 
 
 def _lines(entries: tuple[Entry, ...]) -> str:

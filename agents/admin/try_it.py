@@ -55,7 +55,7 @@ def _call(visit: Visit, server: Server, tool: str, text: str, *, unapproved: boo
     request = calls.Request(
         principal=principal,
         tool=tool,
-        arguments=_arguments(text),
+        arguments=read_arguments(text),
         via="admin",
         client=client_of(visit.request),
         holder=f"server:{server.pk}:{principal.id}",
@@ -65,7 +65,8 @@ def _call(visit: Visit, server: Server, tool: str, text: str, *, unapproved: boo
     return runtime().call(calls.call, request)
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def read_arguments(text: str) -> dict[str, Any]:
+    """Return what was written as JSON; raises `Invalid` for what is no object."""
     try:
         found = json.loads(text or "{}")
     except ValueError as error:

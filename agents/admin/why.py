@@ -6,14 +6,12 @@ from typing import Any
 from django.http.response import HttpResponseBase
 
 from agents.admin.agents import AgentAdmin
+from agents.admin.readers import READERS
 from agents.governance.explaining import explain
 from agents.governance.snapshots import snapshots
 from agents.models import Agent
 from bonobot.lib.problems import Invalid, NotFound, Problem
-from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit, onward
-
-READERS = (Action.RUN_AGENTS, Action.VIEW)
 
 
 @AgentAdmin.add_page("why", needs=READERS, under="policy")

@@ -3,18 +3,26 @@
 from typing import Any
 
 import django_filters
-from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from agents.governance.kits import MOST_FILES
 from agents.models import Agent, ModelEndpoint
 from agents.registration import AgentSpec, add_agent, alter_agent, remove_agent
+from agents.toolboxes import LARGEST_MIB
 from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, found_or_404, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
+from mcp_servers.api.shapes import JSON_OBJECT
 
 LARGEST_BOUND = 2**31 - 1
+
+
+@extend_schema_field({**JSON_OBJECT, "description": "Kits by name, with their options."})
+class Kits(serializers.DictField):
+    """Built-in tools by the name of their kit, each with its options."""
 
 
 class AgentFilter(django_filters.FilterSet):
@@ -58,6 +66,26 @@ class AgentBody(Shape):
     calls_per_minute = serializers.IntegerField(
         required=False, min_value=1, max_value=LARGEST_BOUND
     )
+    tool_search_above = serializers.IntegerField(
+        required=False,
+        min_value=0,
+        max_value=LARGEST_BOUND,
+        help_text="With more tools of servers its model searches for them; 0: it is shown all.",
+    )
+    builtin_tools = Kits(
+        required=False,
+        help_text="What it has of the built-in tools, each with the options that aren't the usual "
+        'ones: `{"filesystem": {"read_only": true}, "search": {}}`. Replaced as a whole.',
+    )
+    workspace_folder = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        max_length=1024,
+        help_text="A folder of the host, attached in place of its own one; a platform "
+        "administrator's to say. Blank: its own.",
+    )
+    workspace_mib = serializers.IntegerField(required=False, min_value=1, max_value=LARGEST_MIB)
+    workspace_files = serializers.IntegerField(required=False, min_value=1, max_value=MOST_FILES)
 
 
 class AgentShape(Shape):
@@ -74,6 +102,11 @@ class AgentShape(Shape):
     max_calls = serializers.IntegerField()
     max_run_s = serializers.IntegerField()
     calls_per_minute = serializers.IntegerField()
+    tool_search_above = serializers.IntegerField()
+    builtin_tools = Kits()
+    workspace_folder = serializers.CharField(help_text="Attached; blank: its own.")
+    workspace_mib = serializers.IntegerField(help_text="What its own folder may hold.")
+    workspace_files = serializers.IntegerField(help_text="Files and folders in its own one.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
 

@@ -20,6 +20,7 @@ SAID = tuple(one.name for one in fields(EndpointSpec) if one.name != "api_key")
 LARGEST_PRICE = 2**53
 LARGEST_ANSWER = 10_000_000
 ANSWER = "How long an answer may be; null: as the model likes, and 4096 where a budget stands."
+WINDOW = "Tokens of a request with its answer; null: as the bundled list of models says."
 PRICE = "Micro-dollars per million tokens; null: as the bundled price list says."
 
 
@@ -94,6 +95,13 @@ class EndpointBody(Shape):
         max_value=LARGEST_ANSWER,
         help_text=ANSWER,
     )
+    context_window = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        min_value=1,
+        max_value=LARGEST_ANSWER,
+        help_text=WINDOW,
+    )
     thinking = serializers.ChoiceField(
         ModelEndpoint.Thinking.choices, required=False, allow_blank=True
     )
@@ -128,6 +136,7 @@ class EndpointShape(Shape):
     access_key_id = serializers.CharField()
     api_version = serializers.CharField()
     max_tokens = serializers.IntegerField(allow_null=True, help_text=ANSWER)
+    context_window = serializers.IntegerField(allow_null=True, help_text=WINDOW)
     thinking = serializers.ChoiceField(ModelEndpoint.Thinking.choices, allow_blank=True)
     native_tools = serializers.BooleanField()
     sees_images = serializers.BooleanField()

@@ -125,7 +125,7 @@ class AgentPrompts(OfferResource):
 class ReadResource(OfferResource):
     """The reading of a resource."""
 
-    rules = {"POST": Action.RUN_AGENTS}
+    rules = {"POST": Action.USE_TOOLS}
     narrowed = ("POST",)
 
     @operation("read_agent_resource", body=ReadBody, answer=OutcomeShape, calls=True)
@@ -143,7 +143,7 @@ class ReadResource(OfferResource):
 class GetPrompt(OfferResource):
     """The filling of a prompt."""
 
-    rules = {"POST": Action.RUN_AGENTS}
+    rules = {"POST": Action.USE_TOOLS}
     narrowed = ("POST",)
 
     @operation("get_agent_prompt", body=PromptBody, answer=OutcomeShape, calls=True)

@@ -1,18 +1,13 @@
 """Sessions: start, read, follow, answer, cancel."""
 
-import json
-from collections.abc import AsyncIterator
-from time import monotonic
 from typing import Any
-from uuid import UUID
 
 import django_filters
-from django.http import HttpResponse, StreamingHttpResponse
+from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import (
     OpenApiExample,
     OpenApiParameter,
-    OpenApiResponse,
     extend_schema_field,
     extend_schema_serializer,
 )
@@ -21,13 +16,16 @@ from rest_framework.response import Response
 
 from agents.api.agents import AgentResource
 from agents.api.budgets import BudgetUseShape
+from agents.api.messages import QUESTION, MessageBody
+from agents.api.steps import StepShape
+from agents.attachments import from_base64
 from agents.budgets import session_budgets_in_use
 from agents.holding import held_by_session
-from agents.models import Session, Step
+from agents.models import Session
 from agents.models.agents import named
-from agents.pictures import as_answer, picture_of
-from agents.sessions.events import Event, follow, shown
-from agents.sessions.requests import MESSAGE_LENGTH, cancel, send, start
+from agents.pictures import as_answer, kept_of
+from agents.sessions.events import shown
+from agents.sessions.requests import cancel, start
 from bonobot.lib.problems import Invalid
 from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
@@ -36,11 +34,6 @@ from bonobot.tenancy.roles import Action
 from mcp_servers.labels import Label
 
 STEPS = 500
-KEEPALIVE_S = 15.0
-# Then the client comes again with the last id, and whether it still may is asked anew.
-LONGEST_STREAM_S = 600.0
-EVENT_STREAM = "text/event-stream"
-QUESTION = "What time is it in Asia/Tokyo?"
 
 
 class SessionFilter(django_filters.FilterSet):
@@ -54,15 +47,6 @@ class SessionFilter(django_filters.FilterSet):
     def by_agent(self, rows: Any, name: str, value: str) -> Any:
         """Keep those of one agent."""
         return rows.filter(**{f"agent__{field}": found for field, found in named(value).items()})
-
-
-@extend_schema_serializer(examples=[OpenApiExample("A message", {"message": QUESTION})])
-class MessageBody(Shape):
-    """A message for an agent."""
-
-    message = serializers.CharField(
-        max_length=MESSAGE_LENGTH, trim_whitespace=False, allow_blank=True
-    )
 
 
 @extend_schema_serializer(examples=[OpenApiExample("A first message", {"message": QUESTION})])
@@ -87,6 +71,9 @@ class SessionShape(Shape):
     error_code = serializers.CharField()
     error_detail = serializers.CharField()
     started_by = serializers.CharField()
+    parent_id = serializers.UUIDField(
+        allow_null=True, help_text="The session that began this one; null for what people start."
+    )
     turns = serializers.IntegerField()
     calls = serializers.IntegerField()
     input_tokens = serializers.IntegerField()
@@ -95,65 +82,6 @@ class SessionShape(Shape):
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
     finished_at = serializers.DateTimeField(allow_null=True)
-
-
-class ImageShape(Shape):
-    """An image of a step, which `/images/{sha256}` shows."""
-
-    sha256 = serializers.CharField()
-    media_type = serializers.CharField()
-    size = serializers.IntegerField(help_text="Bytes.")
-
-
-class AskedShape(Shape):
-    """The model endpoint that was asked."""
-
-    id = serializers.CharField()
-    name = serializers.CharField()
-    kind = serializers.CharField()
-    model = serializers.CharField()
-
-
-class StepShape(Shape):
-    """One step; which of the later members are there depends on its kind."""
-
-    seq = serializers.IntegerField()
-    kind = serializers.ChoiceField(Step.Kind.choices)
-    state = serializers.ChoiceField(Step.State.choices)
-    turn = serializers.IntegerField()
-    index = serializers.IntegerField()
-    call_id = serializers.UUIDField(allow_null=True)
-    started_at = serializers.DateTimeField()
-    finished_at = serializers.DateTimeField(allow_null=True)
-    text = serializers.CharField(required=False)
-    by = serializers.CharField(required=False)
-    name = serializers.CharField(required=False)
-    arguments = serializers.DictField(required=False, allow_null=True)
-    server = serializers.CharField(required=False)
-    tool = serializers.CharField(required=False)
-    duration_ms = serializers.IntegerField(required=False)
-    flagged = serializers.DictField(
-        child=serializers.IntegerField(),
-        required=False,
-        help_text="What in a result reads like orders to a model, by rule.",
-    )
-    sanitized = serializers.DictField(
-        child=serializers.IntegerField(),
-        required=False,
-        help_text="What was removed from a result or made inert, by rule.",
-    )
-    images = ImageShape(many=True, required=False)
-    finish = serializers.CharField(required=False)
-    endpoint = AskedShape(required=False)
-    wait_s = serializers.FloatField(required=False, help_text="Before a model is asked again.")
-    usage = serializers.DictField(required=False)
-    cost_microusd = serializers.IntegerField(required=False)
-    answer = serializers.CharField(required=False)
-    code = serializers.CharField(required=False)
-    detail = serializers.CharField(required=False)
-    remedy = serializers.CharField(required=False)
-    field = serializers.CharField(required=False)
-    rule = serializers.CharField(required=False)
 
 
 class HeldLabelShape(Shape):
@@ -257,7 +185,10 @@ class AgentSessions(AgentResource):
         agent = self.agent(agent_id)
         body = self.read(StartBody)
         folder = body.get("working_dir", "")
-        session = start(self.principal, agent, body["message"], working_dir=folder)
+        files = from_base64(body.get("attachments", ()))
+        session = start(
+            self.principal, agent, body["message"], working_dir=folder, attachments=files
+        )
         return self.shown(session, SessionShape, status=201)
 
 
@@ -274,23 +205,9 @@ class OneSession(SessionResource):
     def get(self, request: object, session_id: str) -> Response:
         """Show a session with its steps: messages, model turns, calls, notices."""
         session = self.session(session_id)
-        after = _seq(self.request.query_params.get("after", "0"), "after")
+        after = seq_in(self.request.query_params.get("after", "0"), "after")
         steps = list(session.steps.filter(seq__gt=after).order_by("seq")[: STEPS + 1])
         return self.shown(session, SessionDetailShape, steps=steps)
-
-
-class Messages(SessionResource):
-    """Messages to a session."""
-
-    rules = {"POST": Action.RUN_AGENTS}
-    narrowed = ("POST",)
-
-    @operation("send_message", body=MessageBody, answer=SessionShape, status=202)
-    def post(self, request: object, session_id: str) -> Response:
-        """Send a message; a resting session goes on, a running one takes it up next."""
-        session = self.session(session_id)
-        send(self.principal, session, self.read(MessageBody)["message"])
-        return self.answer(session, status=202)
 
 
 class CancelSession(SessionResource):
@@ -305,25 +222,6 @@ class CancelSession(SessionResource):
         return Response({"cancelled": cancel(self.principal, self.session(session_id))})
 
 
-LAST_EVENT_ID = OpenApiParameter(
-    "Last-Event-ID",
-    int,
-    OpenApiParameter.HEADER,
-    description="The last id that was seen; the stream goes on behind it.",
-)
-STREAM = OpenApiResponse(
-    OpenApiTypes.STR,
-    description="Events: `message`, `model`, `call`, `notice`, `end` (steps; `data` is the step, "
-    "and the one with an `id` is final), then `rest`: what came of it.",
-    examples=[
-        OpenApiExample(
-            "A finished call",
-            'id: 3\nevent: call\ndata: {"seq": 3, "kind": "call", "state": "done"}\n\n',
-        )
-    ],
-)
-
-
 class SessionImage(SessionResource):
     """An image of a session."""
 
@@ -334,57 +232,10 @@ class SessionImage(SessionResource):
     @operation("get_session_image", answer={(200, "image/*"): OpenApiTypes.BINARY})
     def get(self, request: object, session_id: str, sha256: str) -> HttpResponse:
         """Show an image of a step (`images`): PNG, JPEG, GIF or WebP."""
-        return as_answer(picture_of(self.session(session_id), sha256))
+        return as_answer(kept_of(self.session(session_id), sha256))
 
 
-class SessionEvents(SessionResource):
-    """The event stream of a session."""
-
-    rules = {"GET": READ_OR_RUN}
-    narrowed = ("GET",)
-    http_method_names = ["get"]
-
-    @operation(
-        "follow_session",
-        answer={(200, EVENT_STREAM): STREAM},
-        parameters=[LAST_EVENT_ID],
-    )
-    def get(self, request: object, session_id: str) -> StreamingHttpResponse:
-        """Follow a session until it rests (server-sent events).
-
-        Steps that are not final come without an id, as often as they change: put them in each
-        other's place by `seq`. A stream that broke, or ended after ten minutes without `rest`, goes
-        on with `Last-Event-ID`.
-        """
-        session = self.session(session_id)
-        after = _seq(self.request.headers.get("Last-Event-ID", "0") or "0", "Last-Event-ID")
-        response = StreamingHttpResponse(stream(session.pk, after), content_type=EVENT_STREAM)
-        response["Cache-Control"] = "no-store"
-        response["X-Accel-Buffering"] = "no"
-        return response
-
-
-async def stream(session_id: UUID, after_seq: int) -> AsyncIterator[bytes]:
-    """Yield the session's events as server-sent events, and a comment where nothing happens."""
-    began = spoken = monotonic()
-    async for events in follow(session_id, after_seq):
-        if events:
-            yield b"".join(map(written, events))
-            spoken = monotonic()
-        elif monotonic() - spoken >= KEEPALIVE_S:
-            yield b": still here\n\n"
-            spoken = monotonic()
-        if monotonic() - began >= LONGEST_STREAM_S:
-            return
-
-
-def written(event: Event) -> bytes:
-    """Return one event as it stands in the stream; JSON has no line breaks."""
-    number = f"id: {event.id}\n" if event.id is not None else ""
-    return f"{number}event: {event.kind}\ndata: {json.dumps(event.data)}\n\n".encode()
-
-
-def _seq(text: str, field: str) -> int:
+def seq_in(text: str, field: str) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 9:
         return int(text)
     raise Invalid(

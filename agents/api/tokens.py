@@ -1,6 +1,8 @@
-"""Tokens: made, listed, revoked. They live here because one may be narrowed to an agent."""
+"""Tokens: made, listed, changed, revoked. They live here because they may be narrowed to agents."""
 
 from datetime import datetime
+from typing import Any
+from uuid import UUID
 
 from django.utils import timezone
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
@@ -13,29 +15,54 @@ from bonobot.tenancy.api.resources import Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.models import Token
-from bonobot.tenancy.roles import Action, Role
-from bonobot.tenancy.tokens import issue, revoke
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action, Role, Scope
+from bonobot.tenancy.terms import LONGEST_CLIENT, MOST_AGENTS, MOST_CALLS, MOST_NETWORKS
+from bonobot.tenancy.tokens import alter, issue, revoke
 
 ROLES = [role.value for role in Role]
-MOST_CALLS = 1_000_000
+SCOPES = [scope.value for scope in Scope]
 
 
 @extend_schema_serializer(
     examples=[
         OpenApiExample(
             "For one agent",
-            {"name": "release pipeline", "role": "member", "agent": "release-helper"},
+            {
+                "name": "release pipeline",
+                "role": "member",
+                "agents": ["release-helper"],
+                "scopes": ["mcp:tools"],
+                "networks": ["192.0.2.0/24"],
+            },
             request_only=True,
         )
     ]
 )
-class TokenBody(Shape):
-    """A token as it is made."""
+class TermsBody(Shape):
+    """What can be said of a token, and changed later; an empty list is no bound."""
 
     name = serializers.CharField(max_length=255)
-    role = serializers.ChoiceField(ROLES)
-    agent = serializers.CharField(
-        required=False, max_length=64, help_text="Id or slug of the one agent that it is for."
+    agents = serializers.ListField(
+        child=serializers.CharField(max_length=64),
+        required=False,
+        max_length=MOST_AGENTS,
+        help_text="Ids or slugs of the agents that it is for.",
+    )
+    scopes = serializers.ListField(
+        child=serializers.ChoiceField(SCOPES),
+        required=False,
+        max_length=len(SCOPES),
+        help_text="Parts of what its role may do; REST needs `api`.",
+    )
+    networks = serializers.ListField(
+        child=serializers.CharField(max_length=64),
+        required=False,
+        max_length=MOST_NETWORKS,
+        help_text="Addresses or ranges (CIDR) that it may be used from.",
+    )
+    client = serializers.CharField(
+        required=False, allow_blank=True, max_length=LONGEST_CLIENT, help_text="For which program."
     )
     expires_at = serializers.DateTimeField(required=False, allow_null=True)
     calls_per_minute = serializers.IntegerField(
@@ -53,6 +80,15 @@ class TokenBody(Shape):
         return value
 
 
+class TokenBody(TermsBody):
+    """A token as it is made."""
+
+    role = serializers.ChoiceField(ROLES)
+    agent = serializers.CharField(
+        required=False, max_length=64, help_text="One agent; `agents` takes several."
+    )
+
+
 class TokenShape(Shape):
     """A token as it is read; its text is known to nobody."""
 
@@ -60,12 +96,24 @@ class TokenShape(Shape):
     name = serializers.CharField()
     key = serializers.CharField(help_text="The public part, for finding it again.")
     role = serializers.ChoiceField(ROLES)
-    agent_id = serializers.UUIDField(allow_null=True)
+    agents = serializers.ListField(
+        child=serializers.UUIDField(), source="agent_ids", help_text="Empty: all of its role."
+    )
+    agent_id = serializers.SerializerMethodField(help_text="Its agent, where it has just one.")
+    scopes = serializers.ListField(
+        child=serializers.CharField(), help_text="Empty: all that its role may."
+    )
+    networks = serializers.ListField(child=serializers.CharField(), help_text="Empty: anywhere.")
+    client = serializers.CharField()
     calls_per_minute = serializers.IntegerField(allow_null=True)
     expires_at = serializers.DateTimeField(allow_null=True)
     last_used_at = serializers.DateTimeField(allow_null=True)
     revoked_at = serializers.DateTimeField(allow_null=True)
     created_at = serializers.DateTimeField()
+
+    def get_agent_id(self, token: Token) -> UUID | None:
+        """Return the one agent."""
+        return UUID(token.agent_ids[0]) if len(token.agent_ids) == 1 else None
 
 
 class NewTokenShape(TokenShape):
@@ -92,14 +140,29 @@ class Tokens(Resource):
     def post(self, request: object) -> Response:
         """Make a token; the answer is the only place where its text ever stands."""
         body = self.read(TokenBody)
-        agent = body.pop("agent", None)
-        if agent is not None:
-            with named_in_path("agent"):
-                body["agent_id"] = Agent.objects.named(self.principal, agent).pk
-        token, text = issue(self.principal, **(body | {"role": Role(body["role"])}))
+        role = Role(body.pop("role"))
+        token, text = issue(self.principal, role=role, **terms_of(self.principal, body))
         answer = self.shown(token, NewTokenShape, status=201, text=text)
         answer["Cache-Control"] = "no-store"
         return answer
+
+
+def terms_of(principal: Principal, body: dict[str, Any]) -> dict[str, Any]:
+    """Return a body as a token's terms: agents by their ids; raises `NotFound` for a strange one.
+
+    `agent` is how one agent was named before there could be several.
+    """
+    terms = {name: value for name, value in body.items() if name not in ("agent", "agents")}
+    if "agent" in body and "agents" in body:
+        raise Invalid(
+            "Both `agent` and `agents` are there.", field="agent", remedy="Leave `agent` out."
+        )
+    for field in ("agent", "agents"):
+        if field in body:
+            named = [body[field]] if field == "agent" else body[field]
+            with named_in_path(field):
+                terms["agent_ids"] = [Agent.objects.named(principal, one).pk for one in named]
+    return terms
 
 
 class TokenResource(Resource):
@@ -115,12 +178,24 @@ class TokenResource(Resource):
 class OneToken(TokenResource):
     """One token."""
 
-    rules = {"GET": Action.MANAGE_TOKENS, "DELETE": Action.MANAGE_TOKENS}
+    rules = {
+        "GET": Action.MANAGE_TOKENS,
+        "PATCH": Action.MANAGE_TOKENS,
+        "DELETE": Action.MANAGE_TOKENS,
+    }
 
     @operation("get_token", answer=TokenShape)
     def get(self, request: object, token_id: str) -> Response:
         """Show a token, without its text."""
         return self.shown(self.token(token_id), TokenShape)
+
+    @operation("change_token", body=TermsBody, answer=TokenShape)
+    def patch(self, request: object, token_id: str) -> Response:
+        """Change what is said of a token; it holds on its very next call."""
+        token = self.token(token_id)
+        said = self.read(TermsBody, partial=True)
+        alter(self.principal, token, **terms_of(self.principal, said))
+        return self.shown(token, TokenShape)
 
     @operation("revoke_token", status=204)
     def delete(self, request: object, token_id: str) -> Response:

@@ -86,7 +86,7 @@ class ExplainTool(ToolResource):
 class CallTool(ToolResource):
     """A call of an agent's tool."""
 
-    rules = {"POST": Action.RUN_AGENTS}
+    rules = {"POST": Action.USE_TOOLS}
     narrowed = ("POST",)
 
     @operation("call_agent_tool", body=CallBody, answer=OutcomeShape, calls=True)

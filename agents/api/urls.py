@@ -6,21 +6,38 @@ from agents.api import (
     agents,
     approvals,
     budgets,
+    callees,
     connectors,
+    conversing,
     endpoints,
+    following,
     holding,
+    hooks,
     imports,
     members,
+    notes,
     offers,
     organization,
     policies,
+    questions,
+    recordings,
     replaying,
     servers,
     sessions,
+    skills,
     tokens,
     tools,
+    triggers,
+    workflows,
+    workspaces,
 )
 
+SKILL = "skills/<str:skill_id>"
+WORKFLOW = "workflows/<str:workflow_id>"
+TRIGGER = f"{WORKFLOW}/triggers/<str:trigger_id>"
+RUN = "workflow-runs/<str:run_id>"
+RECORDING = "recordings/<str:recording_id>"
+REPLAYS = f"{RECORDING}/replays"
 AGENT = "agents/<str:agent_id>"
 SERVER = f"{AGENT}/mcp-servers/<str:server_id>"
 OWN = "tool-policy"
@@ -28,10 +45,38 @@ POLICY = f"{AGENT}/tool-policy"
 TOOL = f"{AGENT}/tools/<str:name>"
 SESSION = "sessions/<str:session_id>"
 APPROVAL = "approvals/<str:approval_id>"
+QUESTION = "questions/<str:question_id>"
 GRANTS = f"{SESSION}/grants"
 ENDPOINT = "model-endpoints/<str:endpoint_id>"
 
 urlpatterns = [
+    path("workflows", workflows.Workflows.as_view(), name="workflows"),
+    path(WORKFLOW, workflows.OneWorkflow.as_view(), name="workflow"),
+    path(f"{WORKFLOW}/versions", workflows.WorkflowVersions.as_view(), name="workflow-versions"),
+    path(f"{WORKFLOW}/approve", workflows.ApproveWorkflow.as_view(), name="workflow-approve"),
+    path(f"{WORKFLOW}/runs", workflows.WorkflowRuns.as_view(), name="workflow-runs"),
+    path(f"{WORKFLOW}/triggers", triggers.Triggers.as_view(), name="workflow-triggers"),
+    path(TRIGGER, triggers.OneTrigger.as_view(), name="workflow-trigger"),
+    path(f"{TRIGGER}/secret", triggers.TriggerSecret.as_view(), name="workflow-trigger-secret"),
+    path("hooks/<str:hook_id>", hooks.Hook.as_view(), name="hook"),
+    path(RUN, workflows.OneWorkflowRun.as_view(), name="workflow-run"),
+    path(f"{RUN}/cancel", workflows.CancelWorkflowRun.as_view(), name="workflow-run-cancel"),
+    path("recordings", recordings.Recordings.as_view(), name="recordings"),
+    path(RECORDING, recordings.OneRecording.as_view(), name="recording"),
+    path(REPLAYS, recordings.RecordingReplays.as_view(), name="recording-replays"),
+    path(
+        f"{REPLAYS}/<str:replay_id>",
+        recordings.OneRecordingReplay.as_view(),
+        name="recording-replay",
+    ),
+    path(f"{AGENT}/may-ask", callees.AgentCallees.as_view(), name="agent-callees"),
+    path("skills", skills.Skills.as_view(), name="skills"),
+    path(SKILL, skills.OneSkill.as_view(), name="skill"),
+    path(f"{SKILL}/versions", skills.SkillVersions.as_view(), name="skill-versions"),
+    path(f"{SKILL}/render", skills.RenderSkill.as_view(), name="skill-render"),
+    path(f"{SKILL}/run", skills.RunSkill.as_view(), name="skill-run"),
+    path(f"{AGENT}/notes", notes.AgentNotes.as_view(), name="agent-notes"),
+    path(f"{AGENT}/notes/<str:note_id>", notes.OneNote.as_view(), name="agent-note"),
     path("organization", organization.OneOrganization.as_view(), name="organization"),
     path("organization/halt", organization.HaltOrganization.as_view(), name="organization-halt"),
     path(
@@ -59,6 +104,7 @@ urlpatterns = [
     path(f"{AGENT}/prompts", offers.AgentPrompts.as_view(), name="agent-prompts"),
     path(f"{AGENT}/prompts/get", offers.GetPrompt.as_view(), name="prompt-get"),
     path(f"{AGENT}/tool-policy", policies.AgentPolicy.as_view(), name="tool-policy"),
+    path(f"{AGENT}/workspace", workspaces.AgentWorkspace.as_view(), name="agent-workspace"),
     path(f"{AGENT}/budgets", budgets.AgentBudgets.as_view(), name="budgets"),
     path(f"{POLICY}/replay", replaying.ReplayPolicy.as_view(), name="policy-replay"),
     path(f"{POLICY}/draft", replaying.PolicyDraft.as_view(), name="policy-draft"),
@@ -68,12 +114,18 @@ urlpatterns = [
     path(f"{AGENT}/sessions", sessions.AgentSessions.as_view(), name="agent-sessions"),
     path("sessions", sessions.Sessions.as_view(), name="sessions"),
     path(SESSION, sessions.OneSession.as_view(), name="session"),
-    path(f"{SESSION}/messages", sessions.Messages.as_view(), name="messages"),
+    path(f"{SESSION}/messages", conversing.Messages.as_view(), name="messages"),
+    path(f"{SESSION}/retry", conversing.SendAgain.as_view(), name="session-retry"),
+    path(f"{SESSION}/export", conversing.SessionExport.as_view(), name="session-export"),
+    path(f"{SESSION}/files/<str:sha256>", conversing.SessionFile.as_view(), name="session-file"),
     path(f"{SESSION}/images/<str:sha256>", sessions.SessionImage.as_view(), name="session-image"),
-    path(f"{SESSION}/events", sessions.SessionEvents.as_view(), name="session-events"),
+    path(f"{SESSION}/events", following.SessionEvents.as_view(), name="session-events"),
     path(f"{SESSION}/cancel", sessions.CancelSession.as_view(), name="session-cancel"),
     path(GRANTS, approvals.SessionGrants.as_view(), name="session-grants"),
     path(f"{GRANTS}/<str:grant_id>", approvals.OneSessionGrant.as_view(), name="session-grant"),
+    path("questions", questions.Questions.as_view(), name="questions"),
+    path(QUESTION, questions.OneQuestion.as_view(), name="question"),
+    path(f"{QUESTION}/answer", questions.AnswerQuestion.as_view(), name="question-answer"),
     path("approvals", approvals.Approvals.as_view(), name="approvals"),
     path(APPROVAL, approvals.OneApproval.as_view(), name="approval"),
     path(f"{APPROVAL}/answer", approvals.AnswerApproval.as_view(), name="approval-answer"),

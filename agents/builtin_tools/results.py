@@ -3,7 +3,7 @@
 from typing import Any
 
 from agents.builtin_tools.tool import BuiltinTool, Context
-from agents.models import StoredResult
+from agents.models import Step, StoredResult
 from bonobot.lib.problems import NotFound
 from bonobot.lib.runtime import runtime
 from mcp_servers.labels import Label
@@ -23,22 +23,33 @@ def _read(context: Context, arguments: dict[str, Any]) -> str:
     mine = StoredResult.objects.for_organization(context.organization_id).filter(
         agent=context.agent_id, session_id=context.session_id
     )
-    stored = mine.filter(pk=arguments["result_id"]).first()
-    if stored is None:
+    found = mine.filter(pk=arguments["result_id"]).values_list("text", flat=True).first()
+    if found is None and (found := _in_steps(context, arguments["result_id"])) is None:
         raise NotFound(
             f"There is no stored result {arguments['result_id']!r}.",
             field="result_id",
             remedy="Use the id that stands at the end of the cut result.",
         )
     start = arguments.get("offset", 0)
-    piece = stored.text[start : start + CHUNK]
+    piece = found[start : start + CHUNK]
     end = start + len(piece)
-    return f"{piece}\n[characters {start} to {end} of {len(stored.text)}]"
+    return f"{piece}\n[characters {start} to {end} of {len(found)}]"
+
+
+def _in_steps(context: Context, result_id: str) -> str | None:
+    """Return a result that was short enough for its step, and was left out later."""
+    if context.session_id is None:
+        return None
+    steps = Step.objects.filter(
+        session_id=context.session_id, kind=Step.Kind.CALL, call_id=result_id
+    ).exclude(state=Step.State.INTENT)
+    payload = steps.values_list("payload", flat=True).first()
+    return payload.get("text") if payload else None
 
 
 READ_RESULT = BuiltinTool(
     name="read_result",
-    description="Read on in a tool result that was cut because it was too long.",
+    description="Read on in a tool result that was cut or left out because it was too long.",
     input_schema={
         "type": "object",
         "properties": {

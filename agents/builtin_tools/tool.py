@@ -1,10 +1,12 @@
 """What a built-in tool is."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from agents.governance.kits import Toolbox
+from bonobot.tenancy.principals import Principal
 from mcp_servers.labels import Label
 
 if TYPE_CHECKING:
@@ -17,30 +19,69 @@ class Context:
     """For whom a built-in tool runs; `call` makes a call of its own (method, server, name).
 
     Such a call goes through the door like every other: the tool itself may do nothing more than
-    its agent.
+    its agent. `labels` are those that the call was admitted with. `timeout_s` is what the caller
+    waits at most; None: the tool's own bound.
     """
 
     organization_id: UUID
+    principal: Principal
+    call_id: UUID
+    labels: tuple[str, ...]
     agent_id: UUID | None
     session_id: UUID | None
+    # Whose flow labels count: the session's, or the root's where another session began it.
+    holding_session: UUID | None
     snapshot: "Snapshot"
+    toolbox: Toolbox
     call: Callable[..., Awaitable["Outcome"]]
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What a tool is, in MCP's words (ToolAnnotations): nothing here decides anything."""
+
+    read_only: bool = True
+    destructive: bool = False
+    idempotent: bool = True
+    open_world: bool = False
+
+    def declared(self) -> dict[str, bool]:
+        """Return them as they are declared; two have no meaning where nothing is changed."""
+        found = {"readOnlyHint": self.read_only}
+        if not self.read_only:
+            found |= {"destructiveHint": self.destructive, "idempotentHint": self.idempotent}
+        return found | {"openWorldHint": self.open_world}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinTool:
-    """A tool that Bonobot itself offers; `run` returns text, or raises a `Problem`.
+    """A tool that Bonobot itself offers; `run` returns text or an MCP result, or raises `Problem`.
 
-    `of_resources`: there only for agents that have a resource ticked. `labels`: what the tool adds
-    of its own; a call that it makes brings those of what it reads.
+    `kit`: there only for agents that were given it ("": for all). `of_resources`: there only for
+    agents that have a resource ticked; `of_skills`: for those that have a skill; `of_many`: for
+    those with more tools than are shown to their model at once. `instructs`: what it gives are our
+    own people's words, no data. `labels`: what the tool adds of its own; a call that it makes
+    brings those of what it reads. `brings` says what a call with these arguments adds (it may
+    query); the tool then gives nothing that would bring more. `reads` and `writes` say what it does
+    with the workspace, `online` names the kit's flag that makes it a way out.
     """
 
     name: str
     description: str
     input_schema: dict[str, Any]
-    run: Callable[[Context, dict[str, Any]], Awaitable[str]]
+    run: Callable[[Context, dict[str, Any]], Awaitable[str | dict[str, Any]]]
+    kit: str = ""
     of_resources: bool = False
+    of_skills: bool = False
+    instructs: bool = False
+    of_many: bool = False
     labels: tuple[Label, ...] = ()
+    brings: Callable[[UUID, dict[str, Any]], Iterable[Label]] | None = None
+    reads: bool = False
+    writes: bool = False
+    online: str = ""
+    hints: Hints = field(default_factory=Hints)
 
     @property
     def declaration(self) -> dict[str, Any]:
@@ -49,5 +90,16 @@ class BuiltinTool:
             "name": self.name,
             "description": self.description,
             "inputSchema": self.input_schema,
-            "annotations": {"readOnlyHint": True},
+            "annotations": self.hints.declared(),
         }
+
+    def granted(self, toolbox: Toolbox) -> bool:
+        """Tell whether an agent with this toolbox has the tool."""
+        return not self.kit or toolbox.has(self.kit, writes=self.writes)
+
+    def labels_in(self, toolbox: Toolbox) -> tuple[Label, ...]:
+        """Return the labels of its calls: its own, the workspace's, those of a granted network."""
+        found = [*self.labels, *(toolbox.labels() if self.reads else ())]
+        if self.online and toolbox.kits.get(self.kit, {}).get(self.online):
+            found += [Label.UNTRUSTED_CONTENT, Label.SENDS_OUT]
+        return tuple(dict.fromkeys(found))

@@ -5,7 +5,7 @@ makes it a question to a person:
 
 1. the organization is not halted, and the agent is switched on,
 2. the server is switched on,
-3. the agent has the server (a binding, switched on),
+3. the agent has the server (a binding, switched on), or was given the built-in tool,
 4. the definition is approved as it stands, still offered, and switched on,
 5. the binding's own lists (a denied tool is denied whatever else says),
 6. the organization's rules: what they deny is denied to every agent, what they ask about is asked,
@@ -106,7 +106,8 @@ class ToolFacts:
     """Everything about a tool that a decision depends on.
 
     `state` is the definition's (`approved`, `pending`, `changed`, `refused`, `gone`); built-in
-    tools are always `approved`. `label` is how people name the tool, and only shown.
+    tools are always `approved`. `label` is how people name the tool, and only shown. `kit` names
+    the built-in tools that it belongs to, and `granted` says whether the agent was given it.
     """
 
     source: str
@@ -117,6 +118,8 @@ class ToolFacts:
     server_enabled: bool = True
     state: str = "approved"
     enabled: bool = True
+    kit: str = ""
+    granted: bool = True
 
     @property
     def noun(self) -> str:
@@ -214,8 +217,7 @@ def stages(tool: ToolFacts, ruling: Ruling, arguments: Arguments | None = None) 
     scope = ruling.scope(tool.server_id)
     yield agent_stage(ruling.switches)
     yield server_stage(tool.server_name, tool.server_enabled)
-    builtin = tool.source == "builtin"
-    yield Stage("binding", "binding:enabled") if builtin else binding_stage(tool, scope)
+    yield _kit_stage(tool) if tool.source == "builtin" else binding_stage(tool, scope)
     yield definition_stage(tool)
     yield _binding_lists(tool, scope)
     yield _organization(tool, ruling.organization, arguments)
@@ -255,6 +257,19 @@ def binding_stage(facts: Facts, scope: Scope | None) -> Stage:
         reason = f"The server `{facts.server_name}` is switched off for this agent."
     return Stage(
         "binding", "binding:enabled", "not_bound", reason, "Give the agent the server first."
+    )
+
+
+def _kit_stage(tool: ToolFacts) -> Stage:
+    """Say whether the agent was given the built-in tools that this one belongs to."""
+    if tool.granted:
+        return Stage("binding", "binding:enabled")
+    return Stage(
+        "binding",
+        f"builtin:{tool.kit}",
+        "builtin_off",
+        f"The agent was not given the built-in tool `{tool.own_name}`.",
+        f"Switch `{tool.kit}` on, with what it needs, on the agent's page Built-in tools.",
     )
 
 

@@ -8,9 +8,10 @@ from uuid import UUID
 from django.db.models import Q
 
 from agents.governance.limits import Limit
-from agents.governance.policies import UNRULED, Ruling, Scope, Switches
+from agents.governance.policies import UNRULED, Ruling, Scope, Switches, agent_stage
 from agents.governance.rules import Policy, Rule, read_policy
 from agents.models import Agent, Budget, ToolPolicy, ToolRule
+from bonobot.lib.problems import Conflict
 from mcp_servers.models import Server
 
 # What a call without an agent gets of a server: all of it, URIs of any depth too.
@@ -83,6 +84,13 @@ def rules_of(rows: Iterable[ToolRule]) -> tuple[Rule, ...]:
 def switches_of(agent: Agent) -> Switches:
     """Return how the kill switches over an agent stand, as its row and its organization's say."""
     return Switches(agent.organization.halted_at is None, agent.enabled)
+
+
+def require_on(agent: Agent) -> None:
+    """Raise `Conflict` where a kill switch stands over an agent: nothing of it may begin."""
+    stage = agent_stage(switches_of(agent))
+    if not stage.allows:
+        raise Conflict(stage.reason, code=stage.code, rule=stage.rule, remedy=stage.remedy)
 
 
 def _scope(binding: Any) -> Scope:

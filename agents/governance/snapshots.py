@@ -7,21 +7,23 @@ so a cached snapshot needs no query on the way to a call and still holds on ever
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any
 from uuid import UUID
 
-from agents.builtin_tools import BUILTIN_TOOLS
+from agents.builtin_tools import BuiltinTool
+from agents.builtin_tools.finding import FIND_TOOLS
 from agents.governance.costs import FREE, Price
+from agents.governance.kits import Toolbox
 from agents.governance.limits import Limit
 from agents.governance.names import name_tools
 from agents.governance.offerings import Offer, OfferKey, notes_from, offers_from, split
+from agents.governance.own_tools import OwnTool, own_of
 from agents.governance.policies import (
     Decision,
     Ruling,
-    Scope,
     ToolFacts,
     decide,
 )
@@ -36,6 +38,7 @@ from agents.governance.rulings import (
     server_ruling,
 )
 from agents.models import Agent
+from agents.skills.rendering import SkillText
 from bonobot.ledger.heads import generation
 from bonobot.lib.problems import NotFound
 from mcp_servers.connections.endpoint import Endpoint
@@ -66,6 +69,7 @@ class Tool:
     definition_id: UUID | None = None
     conditional: tuple[Rule, ...] = ()
     labels: tuple[str, ...] = ()
+    builtin: BuiltinTool | None = field(default=None, compare=False)
 
     @property
     def input_schema(self) -> dict[str, Any]:
@@ -101,7 +105,8 @@ class ServerFacts:
 class Snapshot:
     """Everything that calls of one agent (or, without an agent, of one server) depend on.
 
-    `notes` are the approved instructions of its servers, by their names. `draft` is the ruling as
+    `notes` are the approved instructions of its servers, by their names; `skills` are those that it
+    has, by theirs. `draft` is the ruling as
     it would be under the policy that stands in the shadow of the agent's, and
     `organization_draft` under the one in the shadow of the organization's.
     """
@@ -119,9 +124,13 @@ class Snapshot:
     ruling: Ruling = field(default_factory=Ruling)
     offers: Mapping[OfferKey, Offer] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
+    skills: Mapping[str, SkillText] = field(default_factory=dict)
     draft: Ruling | None = None
     organization_draft: Ruling | None = None
-    _decided: dict[tuple[ToolFacts, tuple[bool, ...]], Decision] = field(
+    # What was worked out of it and is worth keeping as long as it.
+    memo: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+    toolbox: Toolbox = field(default_factory=Toolbox)
+    _decided: dict[tuple[str, tuple[bool, ...]], Decision] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
 
@@ -129,12 +138,23 @@ class Snapshot:
         """Return the tools that may be called, if need be with a yes, in a stable order."""
         return [tool for _, tool in sorted(self.tools.items()) if tool.decision.offered]
 
+    def searchable(self) -> list[Tool]:
+        """Return the offered tools that a model has to look for where it isn't shown all."""
+        return [tool for tool in self.offered() if tool.facts.source == "mcp"]
+
+    def shown(self, found: Collection[str]) -> list[Tool]:
+        """Return the tools that a model is shown: all, or the built-in and the found ones (X11)."""
+        search = self.tools.get(FIND_TOOLS)
+        if search is None or not search.decision.offered:
+            return self.offered()
+        return [tool for tool in self.offered() if tool.facts.source != "mcp" or tool.name in found]
+
     def decided(self, tool: Tool, arguments: Arguments) -> Decision:
         """Return the decision about a call of a tool with these arguments."""
         if not tool.conditional:
             return tool.decision
         # Arguments count in a decision only by which conditions they meet.
-        met = tool.facts, tuple([rule.holds(arguments) for rule in tool.conditional])
+        met = tool.name, tuple([rule.holds(arguments) for rule in tool.conditional])
         decision = self._decided.get(met)
         if decision is None:
             decision = decide(tool.facts, self.ruling, arguments)
@@ -147,9 +167,11 @@ class Snapshot:
 
         Of a call that something else refuses, nothing: no policy would change that.
         """
-        drafts = {SHADOW: self.draft, ORGANIZATION_SHADOW: self.organization_draft}
-        if not any(drafts.values()) or (decision.verdict == "deny" and decision.code not in RULED):
+        if self.draft is None and self.organization_draft is None:
             return {}
+        if decision.verdict == "deny" and decision.code not in RULED:
+            return {}
+        drafts = {SHADOW: self.draft, ORGANIZATION_SHADOW: self.organization_draft}
         now = self.decided(tool, arguments).verdict
         found = {
             name: decide(tool.facts, draft, arguments) for name, draft in drafts.items() if draft
@@ -216,10 +238,11 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
     rows, others = split(declared)
     names = name_tools(agent, [binding.server for binding in bindings], rows)
     tools = [_mcp_tool(names[row.server_id, row.name], row, servers[row.server_id]) for row in rows]
-    decided = {
-        tool.name: _decided(tool, ruling)
-        for tool in (*tools, *_builtin_tools(ruling.scopes.values()))
-    }
+    decided = {tool.name: _decided(tool, ruling) for tool in tools}
+    ours = own_of(agent, ruling)
+    offered = sum(tool.decision.offered for tool in decided.values())
+    for tool in map(_own_tool, ours.tools(offered)):
+        decided[tool.name] = _decided(tool, ruling)
     return Snapshot(
         organization_id=agent.organization_id,
         generation=read_at,
@@ -234,8 +257,10 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
         ruling=ruling,
         offers=offers_from(others, servers, ruling),
         notes=notes_from(declared, servers, ruling),
+        skills=ours.skills,
         draft=agent_draft(agent, ruling),
         organization_draft=own_draft(own, ruling, of_agent=True),
+        toolbox=ours.toolbox,
     )
 
 
@@ -253,7 +278,8 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
     facts = _server_facts(server)
     own = own_policy(server.organization_id)
     ruling = server_ruling(server, own)
-    rows, others = split(server.definitions.all())
+    declared = list(server.definitions.all())
+    rows, others = split(declared)
     tools = [_mcp_tool(row.name, row, facts) for row in rows]
     return Snapshot(
         organization_id=server.organization_id,
@@ -264,6 +290,7 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
         limits=limits_of(server.organization_id, {server.pk: facts}),
         ruling=ruling,
         offers=offers_from(others, {server.pk: facts}, ruling),
+        notes=notes_from(declared, {server.pk: facts}, ruling),
         organization_draft=own_draft(own, ruling, of_agent=False),
     )
 
@@ -316,18 +343,16 @@ def _judgement(row: Definition) -> Judgement:
     return verdicts.get(row.schema_verdict) or Judgement("confined", "")
 
 
-def _builtin_tools(scopes: Iterable[Scope]) -> Iterable[Tool]:
-    ticked = any(scope.resources for scope in scopes)
-    for name, tool in BUILTIN_TOOLS.items():
-        if tool.of_resources and not ticked:
-            continue
-        yield Tool(
-            name=name,
-            facts=ToolFacts(source="builtin", own_name=name, label=name),
-            decision=_NO_DECISION,
-            declaration=tool.declaration,
-            labels=tool.labels,
-        )
+def _own_tool(own: OwnTool) -> Tool:
+    return Tool(
+        name=own.tool.name,
+        facts=own.facts,
+        decision=_NO_DECISION,
+        declaration=own.tool.declaration,
+        digest=own.digest,
+        labels=own.labels,
+        builtin=own.tool,
+    )
 
 
 def _decided(tool: Tool, ruling: Ruling) -> Tool:

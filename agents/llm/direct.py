@@ -5,6 +5,7 @@ it: `wire` does, in a thread when the first request is made, so that the loop ke
 """
 
 import asyncio
+import gc
 import importlib
 from collections.abc import Sequence
 from types import ModuleType
@@ -66,4 +67,5 @@ async def _wire() -> ModuleType:
 
 def _load() -> ModuleType:
     wire = _loaded[WIRE] = importlib.import_module(WIRE)
+    gc.freeze()  # it stays, so nobody needs to look through it for garbage
     return wire

@@ -122,7 +122,7 @@ def _reading(error: ModelHTTPError) -> tuple[str, str, str, bool]:
             return "model_auth", "refused the credentials", "Set the endpoint's API key.", False
         case ModelContextWindowExceededError():
             return (
-                "model_error",
+                "model_context_exceeded",
                 "can't take so long a conversation",
                 "Begin a new session, give the agent fewer tools, or choose a larger model.",
                 False,

@@ -135,8 +135,8 @@ class ModelError(Problem):
     """The model gave no usable answer; `retryable` says whether asking again may help.
 
     Codes: model_unreachable, model_auth, model_rate_limited (with `retry_after`, seconds),
-    model_error, model_timeout, model_bad_answer, model_no_answer, provider_missing; and those of
-    egress (`private_address` …).
+    model_error, model_context_exceeded, model_timeout, model_bad_answer, model_no_answer,
+    provider_missing; and those of egress (`private_address` …).
     """
 
     code = "model_error"

@@ -7,7 +7,9 @@ Where neither knows, the price is None: unknown, which a money budget has to ref
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 
 from agents.llm.port import Endpoint, Message, ToolSpec, Usage
 
@@ -49,6 +51,24 @@ def _published(endpoint: Endpoint, usage: Usage) -> int | None:
     return int(micro.to_integral_value(rounding=ROUND_CEILING))
 
 
+def with_window(endpoint: Endpoint) -> Endpoint:
+    """Return an endpoint with the window that it was given, or the published one of its model."""
+    if endpoint.context_window is not None or endpoint.kind == "offline":
+        return endpoint
+    return replace(endpoint, context_window=_window(endpoint.model, endpoint.url))
+
+
+@lru_cache(maxsize=256)
+def _window(model: str, url: str) -> int | None:
+    from genai_prices.data_snapshot import get_snapshot  # late, as above
+
+    try:
+        _, found = get_snapshot().find_provider_model(model, None, None, url)
+    except (LookupError, ValueError):
+        return None
+    return found.context_window
+
+
 def estimate_tokens(
     messages: Sequence[Message], instructions: str = "", tools: Sequence[ToolSpec] = ()
 ) -> int:
@@ -57,7 +77,9 @@ def estimate_tokens(
     parts += [_written(message) for message in messages]
     parts += [f"{tool.name} {tool.description} {_json(tool.parameters)}" for tool in tools]
     images = sum(len(message.get("images", ())) for message in messages)
-    return sum(count_tokens(part) + PER_MESSAGE for part in parts) + images * PER_IMAGE
+    files = sum(one.get("size", 0) for message in messages for one in message.get("files", ()))
+    told = sum(count_tokens(part) + PER_MESSAGE for part in parts)
+    return told + images * PER_IMAGE + files // BYTES_PER_TOKEN
 
 
 def count_tokens(text: str) -> int:

@@ -4,9 +4,14 @@ from agents.models.agents import Agent, ModelEndpoint
 from agents.models.approvals import Approval, SessionGrant
 from agents.models.bindings import Binding, ToolName
 from agents.models.budgets import Budget
+from agents.models.exchanges import Exchange, Question
+from agents.models.notes import Note
 from agents.models.policies import ToolPolicy, ToolRule
+from agents.models.recordings import Recording, Replay
 from agents.models.results import Blob, StoredResult
 from agents.models.sessions import Inbox, Runner, Session, Step
+from agents.models.skills import Given, Skill, SkillVersion
+from agents.models.workflows import Trigger, Workflow, WorkflowRun, WorkflowVersion
 
 __all__ = [
     "Agent",
@@ -14,14 +19,26 @@ __all__ = [
     "Binding",
     "Blob",
     "Budget",
+    "Exchange",
+    "Given",
     "Inbox",
     "ModelEndpoint",
+    "Note",
+    "Question",
+    "Recording",
+    "Replay",
     "Runner",
     "Session",
     "SessionGrant",
+    "Skill",
+    "SkillVersion",
     "Step",
     "StoredResult",
     "ToolName",
     "ToolPolicy",
     "ToolRule",
+    "Trigger",
+    "Workflow",
+    "WorkflowRun",
+    "WorkflowVersion",
 ]

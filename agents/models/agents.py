@@ -9,6 +9,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from agents.governance.kits import MOST_FILES, USUAL_FILES, USUAL_MIB
 from bonobot.lib.sealed import SealedTextField
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -16,6 +17,8 @@ from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet
 
 # 8-4-4-4-12: other spellings of a UUID could be slugs.
 UUID_LENGTH = 36
+# So many tools a model is shown at once; with more it searches (docs/tool-search.md).
+TOOLS_SHOWN = 40
 
 
 class ModelEndpoint(GovernedModel):
@@ -23,7 +26,8 @@ class ModelEndpoint(GovernedModel):
 
     Prices are micro-dollars per million tokens; None means: ask the bundled price list. Where the
     model fails, `fallback` is asked instead, and its own fallback after it. Answers have at most
-    `max_tokens`; None: as the model likes, and 4,096 where a budget stands.
+    `max_tokens`; None: as the model likes, and 4,096 where a budget stands. A request and
+    its answer have room in `context_window`; None: as the bundled list of models says.
     """
 
     class Kind(models.TextChoices):
@@ -67,6 +71,9 @@ class ModelEndpoint(GovernedModel):
     output_price = models.PositiveBigIntegerField(_("output price"), null=True, blank=True)
     max_tokens = models.PositiveIntegerField(
         _("longest answer (tokens)"), null=True, blank=True, validators=[MinValueValidator(1)]
+    )
+    context_window = models.PositiveIntegerField(
+        _("context window (tokens)"), null=True, blank=True, validators=[MinValueValidator(1)]
     )
     region = models.CharField(_("region"), blank=True, default="", max_length=64)
     access_key_id = models.CharField(_("access key ID"), blank=True, default="", max_length=128)
@@ -121,11 +128,16 @@ class AgentQuerySet(GovernedQuerySet):
     def visible_to(self, principal: Principal) -> "AgentQuerySet":
         """Keep those that a principal may see: all for readers, for members those given to them."""
         mine = self.for_organization(principal.organization_id)
-        if principal.agent_id is not None:
-            return mine.filter(pk=principal.agent_id)
+        if principal.agent_ids:
+            return mine.filter(pk__in=principal.agent_ids)
         if principal.may(Action.VIEW):
             return mine
         return mine.filter(members=principal.id) if principal.kind == "user" else mine.none()
+
+    def runnable_by(self, principal: Principal) -> "AgentQuerySet":
+        """Keep those that a principal may run, and that are switched on."""
+        may = principal.may(Action.RUN_AGENTS)
+        return self.visible_to(principal).enabled() if may else self.none()
 
     def named(self, principal: Principal, name: str) -> "Agent":
         """Return the visible agent with this id or slug; raises `NotFound`."""
@@ -138,6 +150,11 @@ class Agent(GovernedModel):
     """A bot: instructions, a model endpoint, bound servers, a tool policy, budgets and limits.
 
     Bounds are per user message: model turns, calls, and seconds of running (waiting not counted).
+    `builtin_tools` are the kits that it has, with the options that differ from the usual ones.
+    `workspace_folder` is a folder of the host that a platform administrator attached; without one
+    the agent has a folder of its own, with a quota. `workspace_holds` are the flow labels, as the
+    ledger's bits, of the sessions that wrote to it. With more tools of servers
+    than `tool_search_above` its model searches for them (0: it is always shown all).
     """
 
     name = models.CharField(_("name"), max_length=255)
@@ -164,6 +181,21 @@ class Agent(GovernedModel):
     calls_per_minute = models.PositiveIntegerField(
         _("calls a minute"), default=60, validators=[MinValueValidator(1)]
     )
+    tool_search_above = models.PositiveIntegerField(_("tools shown at once"), default=TOOLS_SHOWN)
+
+    builtin_tools = models.JSONField(_("built-in tools"), default=dict, blank=True)
+    workspace_folder = models.CharField(
+        _("attached folder"), max_length=1024, blank=True, default=""
+    )
+    workspace_mib = models.PositiveIntegerField(
+        _("workspace (MiB)"), default=USUAL_MIB, validators=[MinValueValidator(1)]
+    )
+    workspace_files = models.PositiveIntegerField(
+        _("workspace (files)"),
+        default=USUAL_FILES,
+        validators=[MinValueValidator(1), MaxValueValidator(MOST_FILES)],
+    )
+    workspace_holds = models.PositiveSmallIntegerField(default=0, editable=False)
 
     objects: ClassVar = AgentQuerySet.as_manager()
 

@@ -1,43 +1,19 @@
 """Approval and SessionGrant: a person's answer to a call, once or for a session (FEATURES X4)."""
 
 from datetime import datetime
-from typing import ClassVar
 
 from django.db import models
 from django.db.models import Q
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
-from bonobot.tenancy.scoped import GovernedModel, OrganizationModel, ScopedQuerySet
+from agents.models.waiting import WaitsForPerson
+from bonobot.tenancy.scoped import GovernedModel
 
 # The code of the question whether a call, of which nobody knows whether it ran, is made again.
 INTERRUPTED = "call_interrupted"
 
 
-class ApprovalQuerySet(ScopedQuerySet):
-    """Approvals as inboxes and sweeps want them."""
-
-    def waiting(self) -> "ApprovalQuerySet":
-        """Keep those that a person can still answer."""
-        return self.filter(state=Approval.State.WAITING, expires_at__gt=timezone.now())
-
-    def overdue(self) -> "ApprovalQuerySet":
-        """Keep those that nobody answered in time."""
-        return self.filter(state=Approval.State.WAITING, expires_at__lte=timezone.now())
-
-    def visible_to(self, principal: Principal) -> "ApprovalQuerySet":
-        """Keep those that a principal may read: all for readers, for members what they asked."""
-        mine = self.for_organization(principal.organization_id)
-        if principal.agent_id is not None:
-            mine = mine.filter(agent=principal.agent_id)
-        if principal.may(Action.VIEW):
-            return mine
-        return mine.filter(requested_by_kind=principal.kind, requested_by_id=principal.id)
-
-
-class Approval(OrganizationModel):
+class Approval(WaitsForPerson):
     """A call that waits for a person, and what was answered.
 
     `digest` binds the answer to who asked, the tool, the canonical arguments, the definition and
@@ -85,8 +61,6 @@ class Approval(OrganizationModel):
     decided_by = models.CharField(_("decided by"), max_length=255, blank=True, default="")
     word = models.TextField(_("word to the model"), blank=True, default="")
 
-    objects: ClassVar = ApprovalQuerySet.as_manager()
-
     class Meta:
         ordering = ("-created_at",)
         verbose_name = _("approval")
@@ -117,9 +91,10 @@ class Approval(OrganizationModel):
         """Tell whether the question is about a call that may have run already."""
         return self.code == INTERRUPTED
 
-    def answerable(self, now: datetime) -> bool:
-        """Tell whether a person can still answer."""
-        return self.state == self.State.WAITING and self.expires_at > now
+    @property
+    def answered_at(self) -> datetime | None:
+        """When it was decided, or its time was over."""
+        return self.decided_at
 
 
 class SessionGrant(GovernedModel):

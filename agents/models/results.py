@@ -22,7 +22,7 @@ class StoredResult(OrganizationModel):
 
 
 class Blob(OrganizationModel):
-    """An image of a tool or a model, kept once for an organization by the digest of its bytes."""
+    """An image, or a text that somebody attached: kept once for an organization by its digest."""
 
     sha256 = models.CharField(max_length=64)
     media_type = models.CharField(max_length=32)
@@ -30,8 +30,8 @@ class Blob(OrganizationModel):
     data = models.BinaryField()
 
     class Meta:
-        verbose_name = _("image")
-        verbose_name_plural = _("images")
+        verbose_name = _("kept file")
+        verbose_name_plural = _("kept files")
         constraints = (
             models.UniqueConstraint(fields=["organization", "sha256"], name="blob_once"),
         )

@@ -44,8 +44,8 @@ class SessionQuerySet(ScopedQuerySet):
     def visible_to(self, principal: Principal) -> "SessionQuerySet":
         """Keep those that a principal may read: all for readers, for members their own."""
         mine = self.for_organization(principal.organization_id)
-        if principal.agent_id is not None:
-            mine = mine.filter(agent=principal.agent_id)
+        if principal.agent_ids:
+            mine = mine.filter(agent__in=principal.agent_ids)
         if principal.may(Action.VIEW):
             return mine
         return mine.filter(started_by_kind=principal.kind, started_by_id=principal.id)
@@ -75,6 +75,10 @@ class Session(OrganizationModel):
     started_by_id = models.CharField(max_length=255)
     started_by = models.CharField(_("started by"), max_length=255)
     token_id = models.UUIDField(null=True)
+    # Of a session that another one began: that one, the first of them all, and how deep it is.
+    parent = models.ForeignKey("self", on_delete=models.CASCADE, null=True, related_name="children")
+    root_id = models.UUIDField(null=True)
+    depth = models.PositiveSmallIntegerField(default=0)
     runner = models.ForeignKey(
         Runner, on_delete=models.SET_NULL, null=True, related_name="sessions"
     )

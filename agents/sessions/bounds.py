@@ -1,7 +1,7 @@
 """What one message may take: model turns and calls (DESIGN section 5). Pure."""
 
 from agents.models import Agent
-from agents.sessions.rows import History
+from agents.sessions.past import History
 from bonobot.lib.problems import Problem
 
 

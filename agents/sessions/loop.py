@@ -8,48 +8,34 @@ to stop lets calls that are out come back, and hands the session over then.
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
-from uuid import uuid4
 
-from agents import calls
+from agents import asking, calls
 from agents.approvals import withdraw
-from agents.endpoint_rules import chain, endpoint_of
-from agents.governance.lacking import lack_of
+from agents.attachments import told_to_model
 from agents.governance.snapshots import Snapshot, snapshots
 from agents.llm import port
-from agents.llm.framing import frame_for
-from agents.models import Agent, Session, Step
-from agents.pictures import keep, pictures_in, shown_to
+from agents.models import Session, Step
 from agents.sessions import rows
 from agents.sessions.bounds import Bound, within_calls, within_turns
+from agents.sessions.calling import Caller, call, holder_of
+from agents.sessions.children import end_children
 from agents.sessions.connected import DISCONNECTED, connected, turnover
-from agents.sessions.prompts import instructions
+from agents.sessions.context import after_overflow, within_window
+from agents.sessions.past import History, history
+from agents.sessions.prompts import instructions, specs
 from agents.sessions.recovery import close_all, recover
-from agents.sessions.retrying import Next, next_request
-from agents.sessions.runners import Hold, Lost, hand_back, still_held
+from agents.sessions.runners import Hold, Lost, hand_back
+from agents.sessions.setting import Setting, setting_of
 from agents.sessions.turns import Turn
+from agents.workflows.driving import drive
+from bonobot.ledger.refusals import AuditUnavailable
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
-from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Role
-from mcp_servers.models import Server
+from bonobot.lib.together import together
 from mcp_servers.rereading import rereader
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a run needs of its rows, read once at its start."""
-
-    session: Session
-    agent: Agent
-    # The agent's endpoint, and those that are asked after it.
-    line: tuple[port.Endpoint, ...]
-    principal: Principal
-    unavailable: tuple[str, ...]
 
 
 class Parked(Exception):
@@ -64,18 +50,19 @@ async def run(hold: Hold) -> None:
     """Run a held session until it rests; the outcome is in its rows."""
     orm = runtime().orm
     try:
-        if await orm(rows.wants_cancel, hold):
+        setting = await together().do(setting_of, hold)
+        if setting is None:
             await cancel(hold)
             return
-        setting = await orm(_setting, hold)
         found = await recover(hold, setting.agent.pk)
         await _notices(hold, setting)
-        async with asyncio.timeout(setting.agent.max_run_s):
+        async with asyncio.timeout(setting.max_run_s):
             await _call_all(hold, setting, found.calls)
             if found.waits:
                 raise Parked
-            await _converse(hold, setting)
-        await orm(rows.close, hold, Session.Status.DONE)
+            answer = await _carried_out(hold, setting)
+        end = None if answer is None else {"answer": answer}
+        await together().do(rows.close, hold, Session.Status.DONE, end=end)
     except Lost:
         logger.warning("session %s is held by another runner now", hold.session_id)
     except Parked:
@@ -84,10 +71,12 @@ async def run(hold: Hold) -> None:
         await orm(hand_back, hold)
     except TimeoutError:
         await fail(hold, Bound("The time for one message is over.", code="time_exhausted"))
+    except AuditUnavailable:
+        raise  # it comes back, as a database does
     except Problem as problem:
         await fail(hold, problem)
     finally:
-        await asyncio.shield(calls.release(_holder(hold)))
+        await asyncio.shield(calls.release(holder_of(hold)))
 
 
 async def _park(hold: Hold) -> None:
@@ -104,10 +93,12 @@ async def cancel(hold: Hold) -> None:
     try:
         await close_all(hold)
         why = await orm(rows.take_cancels, hold)
+        await orm(end_children, hold.session_id, why or "The session that began it was cancelled.")
         await orm(withdraw, hold.session_id)
+        await orm(asking.withdraw, hold.session_id)
         said = {"detail": why} if why else {}
-        await orm(rows.append, hold, Step.Kind.END, {"code": "cancelled", **said})
-        await orm(rows.close, hold, Session.Status.CANCELLED, code="cancelled", detail=why)
+        end = {"code": "cancelled", **said}
+        await orm(rows.close, hold, Session.Status.CANCELLED, end=end, code="cancelled", detail=why)
     except Lost:
         logger.warning("session %s was lost before it could be cancelled", hold.session_id)
 
@@ -117,47 +108,14 @@ async def fail(hold: Hold, problem: Problem) -> None:
     orm = runtime().orm
     try:
         await close_all(hold)
+        await orm(end_children, hold.session_id, "The session that began it failed.")
         await orm(withdraw, hold.session_id)
-        await orm(rows.append, hold, Step.Kind.END, problem.as_dict())
+        await orm(asking.withdraw, hold.session_id)
         detail = f"{problem} {problem.remedy}".strip()
-        await orm(rows.close, hold, Session.Status.FAILED, code=problem.code, detail=detail)
+        close = partial(rows.close, end=problem.as_dict(), code=problem.code, detail=detail)
+        await orm(close, hold, Session.Status.FAILED)
     except Lost:
         logger.warning("session %s was lost before it could be closed", hold.session_id)
-
-
-def _setting(hold: Hold) -> Setting:
-    session = Session.objects.select_related("agent__model_endpoint").get(pk=hold.session_id)
-    agent = session.agent
-    return Setting(
-        session=session,
-        agent=agent,
-        line=tuple(endpoint_of(one) for one in chain(agent.model_endpoint)),
-        principal=Principal(
-            kind="session",
-            id=str(session.pk),
-            label=session.started_by,
-            organization_id=session.organization_id,
-            role=Role.MEMBER,
-            agent_id=agent.pk,
-            token_id=session.token_id,
-        ),
-        unavailable=tuple(_unavailable(agent)),
-    )
-
-
-def _unavailable(agent: Agent) -> list[str]:
-    """Name the agent's servers that don't answer now, and why (FEATURES A7)."""
-    troubled = Server.objects.enabled().filter(
-        pk__in=agent.bindings.filter(enabled=True).values("server"),
-        status__in=(Server.Status.ERROR, Server.Status.NEEDS_REAUTH),
-    )
-    never = Server.objects.enabled().filter(
-        pk__in=agent.bindings.filter(enabled=True).values("server"), discovered_at=None
-    )
-    return [
-        f"{server.name} ({server.status_code or 'not discovered yet'})"
-        for server in troubled | never
-    ]
 
 
 async def _notices(hold: Hold, setting: Setting) -> None:
@@ -169,49 +127,76 @@ async def _notices(hold: Hold, setting: Setting) -> None:
             Step.Kind.NOTICE,
             {"code": "server_unreachable", "text": f"The server {name} is not reachable now."},
         )
-    snapshot = await runtime().orm(snapshots().current, "agent", setting.agent.pk)
-    if not snapshot.offered() and (lack := lack_of(snapshot)):
-        text = f"The agent has no tools now. {lack}"
-        payload = {"code": "no_tools", "why": lack.code, "text": text}
+    if setting.lack:
+        text = f"The agent has no tools now. {setting.lack}"
+        payload = {"code": "no_tools", "why": setting.lack.code, "text": text}
         await runtime().orm(rows.append, hold, Step.Kind.NOTICE, payload)
 
 
-async def _converse(hold: Hold, setting: Setting) -> None:
-    orm = runtime().orm
-    await orm(rows.take_messages, hold)
-    while True:
-        past = await orm(rows.history, hold.session_id)
-        if not past.messages:
-            return
+async def _carried_out(hold: Hold, setting: Setting) -> str | None:
+    """Follow the workflow, or converse; return the answer."""
+    if setting.follows:
+        return await drive(hold, partial(_call_all, hold, setting))
+    return await _converse(hold, setting)
+
+
+async def _converse(hold: Hold, setting: Setting) -> str | None:
+    """Take turns until the model has answered; None where nobody has said anything."""
+    do = together().do
+    past, snapshot = await do(_taken_up, hold, setting)
+    while past.messages:
         within_turns(setting.agent, past)
+        past = await within_window(hold, setting, past, snapshot)
         try:
-            reply, begun = await _take(hold, setting, past)
+            reply, begun = await _take(hold, setting, past, snapshot)
         except port.ModelError as problem:
-            await _before_next(hold, setting, problem)
-            continue
-        if reply.calls:
-            await _call_all(hold, setting, begun)
-        elif not await orm(rows.take_messages, hold):
-            await orm(rows.append, hold, Step.Kind.END, {"answer": reply.text})
-            return
+            past, snapshot = await do(_looked, hold, setting, past)
+            if await after_overflow(hold, setting, past, snapshot):
+                past, snapshot = await do(_looked, hold, setting, past)
+            else:
+                await _before_next(hold, setting, problem, past)
+        else:
+            if reply.calls:
+                await _call_all(hold, setting, begun)
+            elif not await do(rows.take_messages, hold):
+                return reply.text
+            # What a server told during the turn counts in the next one.
+            await rereader().caught_up(holder_of(hold))
+            past, snapshot = await do(_looked, hold, setting, past)
+    return None
 
 
-async def _take(hold: Hold, setting: Setting, past: rows.History) -> tuple[port.Reply, list[Step]]:
+def _taken_up(hold: Hold, setting: Setting) -> tuple[History, Snapshot]:
+    rows.take_messages(hold)
+    return _looked(hold, setting)
+
+
+def _looked(hold: Hold, setting: Setting, past: History | None = None) -> tuple[History, Snapshot]:
+    """Read what has come since `past`, and the rules of this moment."""
+    known = past.settled if past else ()
+    return history(hold.session_id, known), snapshots().current("agent", setting.agent.pk)
+
+
+async def _take(
+    hold: Hold, setting: Setting, past: History, snapshot: Snapshot
+) -> tuple[port.Reply, list[Step]]:
     """Take one model turn by the rules of this moment."""
-    # What a server told during the last turn counts in this one.
-    await rereader().caught_up(_holder(hold))
-    snapshot = await runtime().orm(snapshots().current, "agent", setting.agent.pk)
     news = await _turnover(hold, past, snapshot)
-    asked = _next(setting, past)
-    endpoint = asked.endpoint if asked else setting.line[0]
-    turn = Turn(hold, setting.principal, snapshot, endpoint)
+    endpoint = setting.endpoint(past)
+    turn = Turn(hold, setting.principal, snapshot, endpoint, last=past.last_turn, root=setting.root)
     orm, owner = runtime().orm, setting.session.organization_id
+    messages: Sequence[port.Message] = past.messages
+    if any("images" in one or "files" in one for one in messages):
+        messages = await orm(told_to_model, owner, messages, sees=endpoint.sees_images)
+    tools = snapshot.shown(past.found)
     reply, begun = await turn.take(
         port.model_for(endpoint),
-        await orm(shown_to, owner, past.messages, sees=endpoint.sees_images),
+        messages,
         number=past.turn + 1,
-        instructions=instructions(setting.agent.instructions, snapshot, setting.unavailable, news),
-        tools=_specs(snapshot),
+        instructions=instructions(
+            setting.agent.instructions, snapshot, setting.unavailable, news, tools
+        ),
+        tools=specs(tools),
         allowed=lambda reply: within_calls(setting.agent, past, len(reply.calls)),
     )
     if reply.finish == "length":
@@ -219,19 +204,12 @@ async def _take(hold: Hold, setting: Setting, past: rows.History) -> tuple[port.
     return reply, begun
 
 
-def _next(setting: Setting, past: rows.History) -> Next | None:
-    return next_request(
-        setting.line,
-        past.failures,
-        answered_by=past.answered_by,
-        share=setting.session.pk.int % 1000 / 1000,
-    )
-
-
-async def _before_next(hold: Hold, setting: Setting, problem: port.ModelError) -> None:
+async def _before_next(
+    hold: Hold, setting: Setting, problem: port.ModelError, past: History
+) -> None:
     """Tell who is asked next, and wait for the moment; raises the problem where nobody is."""
     orm = runtime().orm
-    asked = _next(setting, await orm(rows.history, hold.session_id))
+    asked = setting.next(past)
     if asked is None:
         raise problem
     said = str(problem)
@@ -246,12 +224,12 @@ async def _before_next(hold: Hold, setting: Setting, problem: port.ModelError) -
     await asyncio.sleep(asked.wait_s)
 
 
-async def _turnover(hold: Hold, past: rows.History, snapshot: Snapshot) -> list[str]:
+async def _turnover(hold: Hold, past: History, snapshot: Snapshot) -> list[str]:
     """Tell people which servers came or went since the last turn; close what went (D3, D9)."""
     found = turnover(past.servers, connected(snapshot))
     for one in found:
         if one.code == DISCONNECTED:
-            await calls.disconnect(_holder(hold), one.server_id)
+            await calls.disconnect(holder_of(hold), one.server_id)
         await runtime().orm(rows.append, hold, Step.Kind.NOTICE, one.as_payload())
     return [one.text for one in found]
 
@@ -266,107 +244,19 @@ def _cut(max_tokens: int | None) -> dict[str, str]:
     }
 
 
-def _specs(snapshot: Snapshot) -> list[port.ToolSpec]:
-    return [
-        port.ToolSpec(tool.name, tool.description[:1024], tool.input_schema)
-        for tool in snapshot.offered()
-    ]
-
-
 async def _call_all(hold: Hold, setting: Setting, begun: Sequence[Step]) -> None:
     """Make the calls of one turn beside each other; one that fails doesn't disturb the rest.
 
     Raises `Parked` where one waits for a person, once the others are done.
     """
+    caller = Caller(hold, setting.session, setting.principal, setting.host, setting.root)
     with hold.presence.calling():
-        try:
-            async with asyncio.TaskGroup() as group:
-                made = [group.create_task(_call(hold, setting, step)) for step in begun]
-        except BaseExceptionGroup as failures:
-            # What isn't a call's own failure ends the run, and all tasks fail for the same reason.
-            raise failures.exceptions[0] from failures
+        made = await asyncio.gather(*(call(caller, step) for step in begun), return_exceptions=True)
+    for one in made:
+        # What isn't a call's own failure ends the run, once the other calls have come back.
+        if isinstance(one, BaseException):
+            raise one
     if hold.presence.leaving:
         raise HandedOver
-    if not all(task.result() for task in made):
+    if not all(made):
         raise Parked
-
-
-async def _call(hold: Hold, setting: Setting, step: Step) -> bool:
-    """Make one call and write what came of it; False where it waits for a person."""
-    request = calls.Request(
-        principal=setting.principal,
-        tool=step.payload["name"],
-        arguments=step.payload["arguments"] or {},
-        via="session",
-        holder=_holder(hold),
-        agent_id=setting.agent.pk,
-        session_id=hold.session_id,
-        call_id=step.call_id or uuid4(),
-        may_send=partial(_still_holds, hold),
-    )
-    try:
-        state, found = await _made(request, step)
-    except calls.ApprovalRequired as asked:
-        await runtime().orm(rows.show_waiting, hold, step, asked.extra)
-        return False
-    kept = ("name", "arguments", "earlier")
-    shown = {name: step.payload[name] for name in kept if name in step.payload}
-    spent = found.get("cost_microusd", 0)
-    await runtime().orm(rows.finish, hold, step, state, shown | found, calls=1, cost_microusd=spent)
-    return True
-
-
-async def _made(request: calls.Request, step: Step) -> tuple[str, dict[str, Any]]:
-    """Make the call and return how the step ends: refusals and failures are for the model too.
-
-    Raises `ApprovalRequired` where a person must say yes first.
-    """
-    if step.payload["arguments"] is None:
-        text = f"The arguments are not a JSON object: {step.payload['raw'][:200]}"
-        return Step.State.FAILED, {"text": text, "code": "invalid_arguments"}
-    try:
-        outcome = await calls.call(request)
-    except calls.ApprovalRequired:
-        raise
-    except Problem as problem:
-        text = f"{problem} {problem.remedy}".strip()
-        return Step.State.FAILED, {"text": text, "code": problem.code, "rule": problem.rule}
-    states = {"ok": Step.State.DONE, "unknown": Step.State.UNKNOWN}
-    return states.get(outcome.outcome, Step.State.FAILED), {
-        "text": outcome.text,
-        # What is kept beside the text: the model gets it between lines with this mark.
-        "frame": frame_for(
-            outcome.server_name,
-            outcome.own_name,
-            flagged=outcome.flagged,
-            sanitized=outcome.sanitized,
-        ),
-        "flagged": dict(outcome.flagged),
-        "sanitized": dict(outcome.sanitized),
-        **await _kept(request, outcome),
-        "code": outcome.code,
-        "server": outcome.server_name,
-        "tool": outcome.own_name,
-        "duration_ms": outcome.duration_ms,
-        "cost_microusd": outcome.cost_microusd,
-    }
-
-
-async def _still_holds(hold: Hold) -> bool:
-    """Tell whether a call may leave: a process that stood still learns here that it lost it."""
-    if not hold.presence.stale():
-        return True
-    held = await runtime().orm(still_held, hold)
-    hold.presence.lapsed = not held
-    return held
-
-
-async def _kept(request: calls.Request, outcome: calls.Outcome) -> dict[str, Any]:
-    """Keep the images of a result, and return how the step names them."""
-    if not (found := pictures_in(outcome.result)):
-        return {}
-    return {"images": await runtime().orm(keep, request.principal.organization_id, found)}
-
-
-def _holder(hold: Hold) -> str:
-    return f"session:{hold.session_id}"

@@ -2,28 +2,65 @@
 
 from collections.abc import Iterable, Sequence
 
+from agents.builtin_tools.finding import FIND_TOOLS
+from agents.builtin_tools.skills import READ_SKILL
 from agents.governance.lacking import lack_of
 from agents.governance.snapshots import Snapshot, Tool
+from agents.llm import port
 from agents.llm.framing import EXPLAINED
 
 # Definition names and reasons that the model gets to see, so that a refusal doesn't surprise it.
 NAMED_AT_MOST = 50
 # Of a server's own instructions, in characters.
 NOTE_LENGTH = 2_048
+# Of a tool's description, in characters (DESIGN section 5).
+DESCRIPTION_SHOWN = 1_024
 
 
 def instructions(
-    own: str, snapshot: Snapshot, unavailable: Sequence[str], news: Sequence[str] = ()
+    own: str,
+    snapshot: Snapshot,
+    unavailable: Sequence[str],
+    news: Sequence[str] = (),
+    shown: Sequence[Tool] | None = None,
 ) -> str:
     """Return the agent's instructions with the section on tools.
 
-    `news` are lines on servers that came or went since the last turn (FEATURES D3).
+    `news` are lines on servers that came or went since the last turn (FEATURES D3); `shown` are the
+    tools that the model is shown (default: all that it may call).
     """
-    tools = _tools(snapshot, unavailable, news)
-    return "\n\n".join(part for part in (own.strip(), tools) if part)
+    shown = snapshot.offered() if shown is None else shown
+    tools = _tools(snapshot, unavailable, news, shown)
+    return "\n\n".join(part for part in (own.strip(), tools, _skills(snapshot)) if part)
 
 
-def _tools(snapshot: Snapshot, unavailable: Sequence[str], news: Sequence[str]) -> str:
+def specs(tools: Iterable[Tool]) -> list[port.ToolSpec]:
+    """Return tools as a model sees them."""
+    return [
+        port.ToolSpec(one.name, one.description[:DESCRIPTION_SHOWN], one.input_schema)
+        for one in tools
+    ]
+
+
+def _skills(snapshot: Snapshot) -> str:
+    """Return the section on skills: what there is, for an agent that may read them."""
+    reader = snapshot.tools.get(READ_SKILL.name)
+    if not snapshot.skills or reader is None or not reader.decision.offered:
+        return ""
+    lines = [
+        "## Skills",
+        f"Instructions for tasks: read the one that fits with `{READ_SKILL.name}` first.",
+    ]
+    lines += [
+        f"- {skill.name}: {skill.description or skill.title}".rstrip(": ")
+        for skill in list(snapshot.skills.values())[:NAMED_AT_MOST]
+    ]
+    return "\n".join(lines)
+
+
+def _tools(
+    snapshot: Snapshot, unavailable: Sequence[str], news: Sequence[str], given: Sequence[Tool]
+) -> str:
     offered = snapshot.offered()
     lines = ["## MCP Tools"]
     servers = sorted({tool.facts.server_name for tool in offered if tool.facts.server_name})
@@ -32,9 +69,14 @@ def _tools(snapshot: Snapshot, unavailable: Sequence[str], news: Sequence[str]) 
     elif not offered:
         lack = lack_of(snapshot)
         lines.append(f"You have no tools now. {lack or ''}".rstrip())
+    if more := len(offered) - len(given):
+        lines.append(
+            f"You can call {more} tools more than you are shown. Look for the one that you need "
+            f"with `{FIND_TOOLS}` before you say that something can't be done."
+        )
     lines.append(EXPLAINED)
     lines += [_note(snapshot, name) for name in servers if snapshot.notes.get(name)]
-    if asking := [tool.name for tool in offered if not tool.decision.allowed]:
+    if asking := [tool.name for tool in given if not tool.decision.allowed]:
         shown = ", ".join(asking[:NAMED_AT_MOST])
         lines.append(
             f"A person is asked before these run, so call them only where needed: {shown}."

@@ -10,31 +10,34 @@ from dataclasses import dataclass
 from typing import Literal
 from uuid import UUID, uuid4
 
-from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from agents.consents import ApprovalRequired
 from agents.governance.snapshots import Tool, snapshots
 from agents.models import Approval, Session, Step
 from agents.models.approvals import INTERRUPTED
-from agents.questions import closing_time, tell
-from agents.redaction import kept, prepare
+from agents.questions import aimed_at, behind, put
+from agents.redaction import prepare
 from agents.sessions import rows
+from agents.sessions.going_on import given_up, goes_on
+from agents.sessions.past import history
 from agents.sessions.runners import Hold
 from bonobot.ledger.abandoned import settle_session
 from bonobot.ledger.fingerprints import fingerprint
 from bonobot.ledger.models import AuditRow
 from bonobot.lib.canonical import canonical, digest
 from bonobot.lib.runtime import runtime
-from bonobot.lib.untrusted import storable
 from mcp_servers.labels import Label
 
 UNKNOWN = (
     "Nobody knows whether this call ran: the process that made it ended before the answer. "
     "It was not repeated."
 )
+UNKNOWN_CODE, LOST_CODE = "outcome_unknown", "answer_lost"
 LOST = "This call ran, and its answer was lost with the process that made it. It was not repeated."
 NOT_MADE = "This call was not made: the run ended before it."
+UNFINISHED = "This call was not finished: the run ended while its server waited or worked."
+CUT_OFF = "The run ended before the answer was whole."
 TURN_LOST = "The process that asked the model ended before the answer; it was asked again."
 REASON = (
     "The process that made this call ended before the answer, so nobody knows whether it ran. "
@@ -66,11 +69,14 @@ def verdict(row: AuditRow | None, tool: Tool | None) -> Verdict:
 async def recover(hold: Hold, agent_id: UUID) -> Recovered:
     """Settle what a dead holder left; return the calls that are to be made now.
 
-    What was sent may have cost all that was reserved for it, so that is what it settles at.
+    What was sent may have cost all that was reserved for it, so that is what it settles at. The
+    first holder finds nothing.
     """
+    if hold.is_first:
+        return Recovered()
     orm = runtime().orm
     await orm(settle_session, hold.session_id)
-    pending = (await orm(rows.history, hold.session_id)).pending
+    pending = (await orm(history, hold.session_id)).pending
     if not pending:
         return Recovered()
     snapshot = await orm(snapshots().current, "agent", agent_id)
@@ -79,6 +85,9 @@ async def recover(hold: Hold, agent_id: UUID) -> Recovered:
     for step in pending:
         if step.kind != Step.Kind.CALL:
             await _close(hold, step)
+            continue
+        if await goes_on(hold, step):
+            calls.append(step)
             continue
         tool = snapshot.tools.get(step.payload["name"])
         found = verdict(await orm(_audited, step), tool)
@@ -91,7 +100,7 @@ async def recover(hold: Hold, agent_id: UUID) -> Recovered:
         elif found == "ask":
             waits = True
         else:
-            await _close(hold, step, LOST if found == "lost" else UNKNOWN)
+            await _close(hold, step, lost=found == "lost")
     return Recovered(tuple(calls), waits)
 
 
@@ -99,23 +108,31 @@ async def close_all(hold: Hold) -> None:
     """Leave nothing open at the end of a run; nothing is made, and nobody is asked."""
     orm = runtime().orm
     await orm(settle_session, hold.session_id)
-    for step in (await orm(rows.history, hold.session_id)).pending:
-        if step.kind == Step.Kind.CALL and await orm(_audited, step) is None:
+    for step in (await orm(history, hold.session_id)).pending:
+        if step.kind != Step.Kind.CALL:
+            payload = {**step.payload, "code": "cut_off", "detail": CUT_OFF}
+            await orm(rows.finish, hold, step, Step.State.FAILED, payload)
+        elif await given_up(hold, step):
+            payload = {**step.payload, "text": UNFINISHED, "code": "unfinished"}
+            await orm(rows.finish, hold, step, Step.State.FAILED, payload)
+        elif await orm(_audited, step) is None:
             payload = {**step.payload, "text": NOT_MADE, "code": "not_made"}
             await orm(rows.finish, hold, step, Step.State.FAILED, payload)
         else:
             await _close(hold, step)
 
 
-async def _close(hold: Hold, step: Step, text: str = UNKNOWN) -> None:
-    """End a step whose outcome nobody has."""
+async def _close(hold: Hold, step: Step, *, lost: bool = False) -> None:
+    """End a step whose outcome nobody has; of one that is `lost`, that it ran is known."""
     orm = runtime().orm
     if step.kind != Step.Kind.CALL:
         payload = {**step.payload, "code": "interrupted", "detail": TURN_LOST}
         await orm(rows.finish, hold, step, Step.State.FAILED, payload)
         return
-    said = step.payload.get("word")
-    payload = {**step.payload, "text": f"{text} A person says: {said}" if said else text}
+    text, code = (LOST, LOST_CODE) if lost else (UNKNOWN, UNKNOWN_CODE)
+    if said := step.payload.get("word"):
+        text = f"{text} A person says: {said}"
+    payload = {**step.payload, "text": text, "code": code}
     await orm(rows.finish, hold, step, Step.State.UNKNOWN, payload)
 
 
@@ -146,32 +163,17 @@ def _ask(hold: Hold, step: Step, call_id: UUID, tool: Tool) -> Approval:
     session = Session.objects.get(pk=hold.session_id)
     arguments = step.payload["arguments"] or {}
     question = Approval(
-        id=uuid4(),
         organization_id=session.organization_id,
         agent_id=session.agent_id,
         session_id=session.pk,
         call_id=call_id,
-        server_id=tool.facts.server_id,
-        server_name=tool.facts.server_name,
-        own_name=tool.facts.own_name,
-        label=tool.facts.label[:512],
-        arguments=storable(kept(arguments, session.organization_id, None)),
+        **aimed_at(tool, arguments, session.organization_id, None),
         arguments_digest=fingerprint(session.organization_id, canonical(arguments)),
-        definition_digest=tool.digest,
         rules_digest=digest(INTERRUPTED),
         digest=digest(canonical([INTERRUPTED, str(call_id)])),
         rule="session:interrupted",
         code=INTERRUPTED,
         reason=REASON,
-        requested_by_kind=session.started_by_kind,
-        requested_by_id=session.started_by_id,
-        requested_by=session.started_by,
-        expires_at=closing_time(session.organization_id),
+        **behind(session),
     )
-    try:
-        with transaction.atomic():
-            question.save(force_insert=True)
-            tell(question)
-    except IntegrityError:
-        return Approval.objects.get(organization_id=session.organization_id, digest=question.digest)
-    return question
+    return put(question)

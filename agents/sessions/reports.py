@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+from agents import asking
 from agents.models import Session, Step
 from agents.questions import address
 
@@ -31,6 +32,11 @@ def report(session_id: UUID) -> dict[str, Any]:
                 "expires_at": one.expires_at,
             }
             for one in session.approvals.waiting()
+        ],
+        "questions": [
+            {"id": str(one.pk), "server": one.server_name, "message": one.message}
+            | {"url": asking.address(one), "expires_at": one.expires_at}
+            for one in session.questions.waiting()
         ],
         "turns": session.turns,
         "input_tokens": session.input_tokens,

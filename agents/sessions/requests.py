@@ -1,15 +1,18 @@
 """What others may ask of a session: start one, send a message, cancel. They write inbox rows."""
 
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
 from django.utils import timezone
 
-from agents.governance.policies import agent_stage
-from agents.governance.rulings import switches_of
-from agents.models import Agent, Inbox, Session
-from agents.sessions.nudges import nudge
+from agents.attachments import Attachment, attached
+from agents.builtin_tools.workspaces import check_folder
+from agents.governance.rulings import require_on
+from agents.models import Agent, Inbox, Session, Step, WorkflowRun
+from agents.sessions.branches import current
+from agents.sessions.nudges import hurry_cancels, nudge, told
 from bonobot.ledger.changes import change
 from bonobot.lib.known_secrets import without_secrets
 from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound
@@ -20,19 +23,25 @@ MESSAGE_LENGTH = 100_000
 TITLE_LENGTH = 80
 
 
-def start(principal: Principal, agent: Agent, text: str, *, working_dir: str = "") -> Session:
+def start(
+    principal: Principal,
+    agent: Agent,
+    text: str,
+    *,
+    working_dir: str = "",
+    attachments: Sequence[Attachment] = (),
+) -> Session:
     """Start a session with a first message; a worker takes it from here.
 
-    Raises `Forbidden`, `NotFound` (an agent that isn't the principal's), `Invalid` (empty text),
-    `Conflict` (codes `organization_halted`, `agent_disabled`).
+    Raises `Forbidden`, `NotFound` (an agent that isn't the principal's), `Invalid` (empty text, or
+    files that no model takes), `Conflict` (codes `organization_halted`, `agent_disabled`).
     """
     _may_start(principal, agent)
-    _checked(text)
-    text = without_secrets(text, agent.organization_id)
+    message = _message(agent.organization_id, text, attachments)
     session = Session(
         organization_id=agent.organization_id,
         agent=agent,
-        title=" ".join(text.split())[:TITLE_LENGTH],
+        title=" ".join(message["text"].split())[:TITLE_LENGTH],
         started_by_kind=principal.kind,
         started_by_id=principal.id,
         started_by=principal.label,
@@ -50,22 +59,63 @@ def start(principal: Principal, agent: Agent, text: str, *, working_dir: str = "
         governed=False,
     ):
         session.save()
-        _leave(principal, session, Inbox.Kind.MESSAGE, {"text": text})
+        _leave(principal, session, Inbox.Kind.MESSAGE, message)
     nudge(session.pk)
     return session
 
 
-def send(principal: Principal, session: Session, text: str) -> None:
+def send(
+    principal: Principal, session: Session, text: str, attachments: Sequence[Attachment] = ()
+) -> None:
     """Add a message to a session; a resting one is queued again."""
     _may_start(principal, session.agent)
-    _checked(text)
-    text = without_secrets(text, session.organization_id)
+    _converses(session)
+    message = _message(session.organization_id, text, attachments)
     with transaction.atomic():
         # The session's row is locked first, as by the holder that brings it to rest: one of the
         # two comes second and sees what the other did, so that no message is left lying.
         Session.objects.filter(pk=session.pk).update(updated_at=timezone.now())
-        _leave(principal, session, Inbox.Kind.MESSAGE, {"text": text})
-        resting = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+        _leave(principal, session, Inbox.Kind.MESSAGE, message)
+        _queue_again(session)
+    nudge(session.pk)
+
+
+def send_again(
+    principal: Principal,
+    session: Session,
+    seq: int | None = None,
+    text: str | None = None,
+    attachments: Sequence[Attachment] = (),
+) -> None:
+    """Send a message anew in its place: it and all behind it are superseded (`branches`).
+
+    `seq` names the message, None the last one; `text` is what it says now, None the same. Its own
+    files stay with it. Raises `NotFound` (no such message in the conversation), `Conflict` (code
+    `session_busy`), and what `send` raises.
+    """
+    _may_start(principal, session.agent)
+    _converses(session)
+    replaced = _message_at(session, seq)
+    said = replaced.payload["text"] if text is None else text
+    message = _message(session.organization_id, said, attachments)
+    for name in ("images", "files"):
+        if kept := [*replaced.payload.get(name, ()), *message.get(name, ())]:
+            message[name] = kept
+    with transaction.atomic():
+        if not _queue_again(session):
+            raise Conflict(
+                "The session is at work.",
+                code="session_busy",
+                remedy="Cancel it first, or wait until it rests.",
+            )
+        _leave(principal, session, Inbox.Kind.MESSAGE, message | {"replaces": replaced.seq})
+    nudge(session.pk)
+
+
+def _queue_again(session: Session) -> bool:
+    """Have a resting session go on; False where it doesn't rest."""
+    resting = (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
+    return bool(
         Session.objects.filter(pk=session.pk, status__in=resting).update(
             status=Session.Status.QUEUED,
             error_code="",
@@ -73,7 +123,30 @@ def send(principal: Principal, session: Session, text: str) -> None:
             finished_at=None,
             updated_at=timezone.now(),
         )
-    nudge(session.pk)
+    )
+
+
+def _message_at(session: Session, seq: int | None) -> Step:
+    """Return a message of the conversation as it stands; raises `NotFound`."""
+    steps = current(list(session.steps.order_by("seq")))
+    messages = [one for one in steps if one.kind == Step.Kind.MESSAGE]
+    found = [one for one in messages if seq in (None, one.seq)]
+    if not found:
+        raise NotFound(
+            f"There is no message {seq} in this conversation."
+            if seq is not None
+            else "Nobody has said anything in this session yet.",
+            field="seq",
+            remedy="Name the `seq` of a message that wasn't replaced.",
+        )
+    return found[-1]
+
+
+def _message(organization_id: UUID, text: str, attachments: Sequence[Attachment]) -> dict[str, Any]:
+    """Return a message as the inbox carries it, its files kept; raises `Invalid`."""
+    check_message(text)
+    kept = attached(organization_id, attachments)
+    return {"text": without_secrets(text, organization_id)} | kept
 
 
 def cancel(principal: Principal, session: Session) -> bool:
@@ -92,6 +165,7 @@ def end(principal: Principal, session: Session, why: str = "") -> bool:
         ended = {"status": Session.Status.CANCELLED, "error_detail": why}
         if untouched.update(**ended, finished_at=now, updated_at=now):
             Inbox.objects.filter(session=session, taken_at=None).update(taken_at=now)
+            told(session.pk)
             return True
         mine.filter(status=Session.Status.WAITING).update(
             status=Session.Status.QUEUED, updated_at=now
@@ -100,6 +174,7 @@ def end(principal: Principal, session: Session, why: str = "") -> bool:
             return False
         _leave(principal, session, Inbox.Kind.CANCEL, {"why": why} if why else {})
         nudge(session.pk)
+        hurry_cancels()
         return True
 
 
@@ -107,12 +182,12 @@ def may_run(principal: Principal, agent: Agent) -> bool:
     """Tell whether the principal may run this agent: members need it given to them."""
     if agent.organization_id != principal.organization_id:
         return False
-    if principal.agent_id not in (None, agent.pk) or not principal.may(Action.RUN_AGENTS):
+    if not (principal.reaches(agent.pk) and principal.may(Action.RUN_AGENTS)):
         return False
     if principal.platform_admin or principal.role != Role.MEMBER:
         return True
     if principal.kind == "token":
-        return principal.agent_id == agent.pk
+        return agent.pk in principal.agent_ids
     return agent.members.filter(pk=principal.id).exists()
 
 
@@ -128,14 +203,23 @@ def require_run(principal: Principal, agent: Agent) -> None:
         )
 
 
+def _converses(session: Session) -> None:
+    """Raise `Conflict` for a session that follows a workflow: nobody there reads messages."""
+    if WorkflowRun.objects.filter(session=session).exists():
+        raise Conflict(
+            "This session follows a workflow.",
+            code="workflow_run",
+            remedy="Start another run, or a session of the agent.",
+        )
+
+
 def _may_start(principal: Principal, agent: Agent) -> None:
     require_run(principal, agent)
-    found = agent_stage(switches_of(agent))
-    if not found.allows:
-        raise Conflict(found.reason, code=found.code, rule=found.rule, remedy=found.remedy)
+    require_on(agent)
 
 
-def _checked(text: str) -> None:
+def check_message(text: str) -> None:
+    """Raise `Invalid` for a message that is empty or too long."""
     if not text.strip():
         raise Invalid(
             "The message is empty.", field="message", remedy="Write what the agent is to do."
@@ -158,14 +242,11 @@ def _working_dir(principal: Principal, path: str) -> str:
             rule="platform_admin",
             remedy="Leave `working_dir` out.",
         )
-    folder = Path(path).expanduser().resolve()
-    if not folder.is_dir():
-        raise Invalid(
-            f"There is no folder {str(folder)!r}.",
-            field="working_dir",
-            remedy="Name an existing folder.",
-        )
-    return str(folder)
+    try:
+        return check_folder(path)
+    except Invalid as problem:
+        problem.field = "working_dir"
+        raise
 
 
 def _leave(principal: Principal, session: Session, kind: str, payload: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ answer doesn't fit into what is left of a budget, a shorter one is asked for; wh
 useful one fits, the budget refuses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -15,11 +15,11 @@ from django.utils import timezone
 
 from agents.governance.limits import Limit, applying, reserves
 from agents.governance.policies import agent_stage
+from agents.governance.roots import Root, limits_of_root, together
 from agents.governance.snapshots import Snapshot, snapshots
 from agents.llm import port
 from agents.llm.prices import price
 from agents.requests import Refused
-from agents.sessions import rows
 from bonobot.ledger.budgets import unit_of
 from bonobot.ledger.entries import Admission, Opening, Reserve
 from bonobot.ledger.refusals import BudgetExhausted, Refusal, StaleSnapshot
@@ -66,12 +66,51 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """A turn that asks to be admitted; `opening` makes its audit row from the moment's rules."""
+    """A turn that asks to be admitted; `opening` makes its audit row from the moment's rules.
+
+    `last` is what is written of the session's last turn that ended; `root` is there where another
+    session began this one. `answer` is the longest that is of use, `extra` are limits beside those
+    of the rules.
+    """
 
     session_id: UUID
     endpoint: port.Endpoint
     estimate: int
     opening: Callable[[Snapshot, int], Opening]
+    last: Mapping[str, Any] | None = None
+    root: Root | None = None
+    answer: int | None = None
+    extra: tuple[Limit, ...] = ()
+
+
+def opening_of(
+    call_id: UUID,
+    endpoint: port.Endpoint,
+    snapshot: Snapshot,
+    estimate: int,
+    *,
+    details: Mapping[str, Any],
+    **more: Any,
+) -> Opening:
+    """Return the audit's first half of a request to a model; `more` says who asks, and why."""
+    return Opening(
+        call_id=call_id,
+        organization_id=snapshot.organization_id,
+        event_type="model",
+        resource_type="model_endpoint",
+        resource_id=endpoint.model or endpoint.kind,
+        decision="allow",
+        code="",
+        details={
+            **details,
+            "estimated_input_tokens": estimate,
+            "endpoint_id": endpoint.id,
+            "endpoint": endpoint.title,
+        },
+        agent_id=snapshot.agent_id,
+        agent_name=snapshot.agent_name,
+        **more,
+    )
 
 
 async def reserve(asking: Asking, snapshot: Snapshot) -> Reserved:
@@ -80,14 +119,17 @@ async def reserve(asking: Asking, snapshot: Snapshot) -> Reserved:
     Raises `Refused` (halted, switched off), `Refusal`, `UnpricedModel` or `UnknownUsage`.
     """
     endpoint = asking.endpoint
-    estimate, answer = asking.estimate, endpoint.max_tokens or ANSWER_TOKENS
+    estimate = asking.estimate
+    answer = asking.answer or endpoint.max_tokens or ANSWER_TOKENS
+    least = min(LEAST_ANSWER, asking.answer or endpoint.max_tokens or LEAST_ANSWER)
     looked = False
     for _ in range(TRIES):
         await _refuse_halted(asking, snapshot, estimate)
-        limits = applying(snapshot.limits, server_id=None, session_id=asking.session_id)
+        own = applying(snapshot.limits, server_id=None, session_id=asking.session_id)
+        limits = (*together(own, await limits_of_root(asking.root)), *asking.extra)
         bounded = sorted(MEASURED & {limit.unit for limit in limits})
         if bounded and not looked:
-            estimate, looked = await _as_told(asking, bounded[0]), True
+            estimate, looked = _as_told(asking, bounded[0]), True
         expected = port.Usage(estimate, answer)
         held = _reserves(snapshot, limits, endpoint, expected)
         opening = asking.opening(snapshot, estimate)
@@ -97,7 +139,7 @@ async def reserve(asking: Asking, snapshot: Snapshot) -> Reserved:
             snapshot = await runtime().orm(_read_again, snapshot)
         except BudgetExhausted as exhausted:
             shorter = fitting(endpoint, expected, exhausted)
-            if shorter < min(LEAST_ANSWER, endpoint.max_tokens or LEAST_ANSWER):
+            if shorter < least:
                 await _write_refusal(opening, exhausted)
                 raise
             answer = shorter
@@ -132,7 +174,7 @@ def fitting(endpoint: port.Endpoint, expected: port.Usage, exhausted: BudgetExha
     return fit
 
 
-def corrected(estimate: int, last: dict[str, Any] | None) -> int:
+def corrected(estimate: int, last: Mapping[str, Any] | None) -> int:
     """Return an estimate of input tokens, raised as far as the last turn's was too low."""
     if not last or not (guessed := last.get("estimated_input_tokens")):
         return estimate
@@ -165,9 +207,9 @@ def _reserves(
     return reserves(snapshot.organization_id, limits, amounts, timezone.now())
 
 
-async def _as_told(asking: Asking, unit: str) -> int:
+def _as_told(asking: Asking, unit: str) -> int:
     """Return the estimate by what the last turn told; raises `UnknownUsage` where it didn't."""
-    last = await runtime().orm(rows.last_turn, asking.session_id)
+    last = asking.last
     if last and last.get("endpoint", {}).get("id", asking.endpoint.id) != asking.endpoint.id:
         last = None  # another model's, which counts in its own way
     if last is not None and not last.get("usage_known", True):

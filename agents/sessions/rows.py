@@ -1,36 +1,22 @@
-"""The rows of a running session: read for resuming, written only under the holder's fence."""
+"""The rows of a running session, written only under the holder's fence; `past` reads them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from django.db import transaction
-from django.db.models import F, Max
+from django.db import connection, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import Max
 from django.utils import timezone
 
+from agents import exchanges
 from agents.llm import port
 from agents.models import Approval, Inbox, Session, Step
-from agents.sessions.retrying import Failure
+from agents.sessions.nudges import told, wake
 from agents.sessions.runners import Hold, Lost
+from bonobot.lib.ordered_ids import ordered_id
 from bonobot.lib.untrusted import storable
-
-
-@dataclass(frozen=True)
-class History:
-    """What a session's rows say: the conversation so far and where it stopped."""
-
-    messages: tuple[port.Message, ...]
-    turn: int
-    turns_since_message: int
-    calls_since_message: int
-    pending: tuple[Step, ...]
-    last_user_text: str
-    # The servers of the last turn, by id with their names; None before the first one.
-    servers: dict[str, str] | None = None
-    # Model turns that failed since the last answer or message, and whose answer that was.
-    failures: tuple[Failure, ...] = ()
-    answered_by: str = ""
 
 
 def append(
@@ -43,30 +29,35 @@ def append(
     call_id: UUID | None = None,
 ) -> Step:
     """Append one step; raises `Lost` when this holder is no longer the holder."""
-    step = Step(
-        kind=kind,
-        state=state,
-        turn=turn,
-        call_id=call_id,
-        payload=storable(payload),
-        finished_at=None if state == Step.State.INTENT else timezone.now(),
-    )
+    step = _made(kind, payload, state=state, turn=turn, call_id=call_id)
     with transaction.atomic():
         # The conditional update locks the session's row: steps are numbered one after the other.
         _hold(hold)
-        _number(hold, [step])
-        step.save(force_insert=True)
+        _add(hold, [step])
     return step
 
 
-def finish(hold: Hold, step: Step, state: str, payload: dict[str, Any], **counts: int) -> None:
-    """Write a step's outcome and add `counts` to the session; raises `Lost`."""
-    payload = storable(payload)
+def tell(hold: Hold, payload: Mapping[str, Any], **counts: int) -> None:
+    """Append a notice and add `counts` to the session; raises `Lost`."""
+    step = _made(Step.Kind.NOTICE, payload)
     with transaction.atomic():
         _hold(hold, **counts)
-        Step.objects.filter(pk=step.pk, state=Step.State.INTENT).update(
-            state=state, payload=payload, finished_at=timezone.now()
-        )
+        _add(hold, [step])
+
+
+def finish(hold: Hold, step: Step, state: str, payload: dict[str, Any], **counts: int) -> None:
+    """Write a step's outcome and add `counts` to the session, once; raises `Lost`.
+
+    What a call in several parts went on by is closed with it.
+    """
+    payload, went_on_by = storable(payload), step.payload.get("exchange")
+    begun = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
+    with transaction.atomic():
+        _hold(hold)
+        if begun.update(state=state, payload=payload, finished_at=timezone.now()) and counts:
+            _hold(hold, **counts)
+        if went_on_by is not None:
+            exchanges.close(went_on_by)
 
 
 def finish_turn(
@@ -88,7 +79,7 @@ def finish_turn(
             state=Step.State.INTENT,
             turn=step.turn,
             index=one.index,
-            call_id=uuid4(),
+            call_id=ordered_id(),
             payload=storable(
                 {"name": one.name, "arguments": one.arguments, "raw": one.raw_arguments}
             ),
@@ -100,30 +91,25 @@ def finish_turn(
         _hold(hold, turns=1, **counts)
         mine.update(state=Step.State.DONE, payload=payload, finished_at=timezone.now())
         if begun:
-            _number(hold, begun)
-            Step.objects.bulk_create(begun)
+            _add(hold, begun)
     return begun
 
 
 def renew(hold: Hold, step: Step) -> None:
-    """Give a call that is made again an id of its own; the earlier one stays in its step."""
+    """Give a call that is made again, or goes on, an id of its own; the earlier one stays in its
+    step."""
     with transaction.atomic():
         _hold(hold)
         earlier = [*step.payload.get("earlier", ()), str(step.call_id)]
         step.payload = {**step.payload, "earlier": earlier}
-        step.payload.pop("approval", None)
-        step.call_id = uuid4()
+        for waited_for in ("approval", "questions"):
+            step.payload.pop(waited_for, None)
+        step.call_id = ordered_id()
         step.save(update_fields=["call_id", "payload"])
 
 
-def last_turn(session_id: UUID) -> dict[str, Any] | None:
-    """Return what is written of a session's last model turn that ended; None before the first."""
-    turns = Step.objects.filter(session_id=session_id, kind=Step.Kind.MODEL, state=Step.State.DONE)
-    return turns.order_by("-seq").values_list("payload", flat=True).first()
-
-
 def show_partial(hold: Hold, step: Step, text: str) -> None:
-    """Let watchers see what the model has written so far."""
+    """Keep what the model had written when it was cut off."""
     Step.objects.filter(pk=step.pk, fence=hold.fence, state=Step.State.INTENT).update(
         payload={"text": storable(text)}
     )
@@ -131,9 +117,32 @@ def show_partial(hold: Hold, step: Step, text: str) -> None:
 
 def show_waiting(hold: Hold, step: Step, approval: Mapping[str, Any]) -> None:
     """Let watchers see that a call waits for a person, and where it is answered."""
-    Step.objects.filter(pk=step.pk, state=Step.State.INTENT).update(
-        payload={**step.payload, "approval": storable(dict(approval))}
-    )
+    with transaction.atomic():
+        _hold(hold)
+        Step.objects.filter(pk=step.pk, state=Step.State.INTENT).update(
+            payload={**step.payload, "approval": storable(dict(approval))}
+        )
+
+
+def show_questions(
+    hold: Hold, step: Step, asked: Sequence[UUID], notices: Sequence[Mapping[str, Any]]
+) -> None:
+    """Let watchers see that a call waits for answers to what its server asks; raises `Lost`."""
+    step.payload = {**step.payload, "questions": [str(one) for one in asked]}
+    mine = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
+    with transaction.atomic():
+        _hold(hold)
+        mine.update(payload=step.payload)
+        _add(hold, [_made(Step.Kind.NOTICE, notice) for notice in notices])
+
+
+def keep_exchange(hold: Hold, step: Step, exchange_id: UUID, cost_microusd: int) -> None:
+    """Write by what a call goes on whose first part is over; raises `Lost`."""
+    step.payload = {**step.payload, "exchange": str(exchange_id)}
+    with transaction.atomic():
+        _hold(hold, cost_microusd=cost_microusd)
+        mine = Step.objects.filter(pk=step.pk, state=Step.State.INTENT)
+        mine.update(payload=step.payload)
 
 
 def park(hold: Hold) -> None:
@@ -142,6 +151,11 @@ def park(hold: Hold) -> None:
         _hold(hold)  # locks the session's row before the questions are looked at
         asked = Approval.objects.filter(session_id=hold.session_id)
         waits = asked.filter(state=Approval.State.WAITING).exists()
+        # A child that goes on wakes nobody; one that came to rest has.
+        begun = Session.objects.filter(parent_id=hold.session_id)
+        waits = waits or begun.filter(status=Session.Status.WAITING).exists()
+        mine = Session.objects.filter(pk=hold.session_id)
+        waits = waits or exchanges.holding_back(mine).exists()
         Session.objects.filter(pk=hold.session_id, fence=hold.fence).update(
             status=Session.Status.WAITING if waits else Session.Status.QUEUED,
             runner=None,
@@ -156,10 +170,22 @@ def wants_cancel(hold: Hold) -> bool:
     ).exists()
 
 
-def close(hold: Hold, status: str, *, code: str = "", detail: str = "") -> None:
-    """End the run: the session rests in `status`, unless a new message has come meanwhile."""
+def close(
+    hold: Hold,
+    status: str,
+    *,
+    end: Mapping[str, Any] | None = None,
+    code: str = "",
+    detail: str = "",
+) -> None:
+    """End the run with a last step, if there is one to write; raises `Lost`.
+
+    The session rests in `status`, unless a new message has come meanwhile.
+    """
+    last = [_made(Step.Kind.END, dict(end))] if end is not None else []
     with transaction.atomic():
         _hold(hold)  # locks the session's row before the inbox is looked at
+        _add(hold, last)
         waiting = Inbox.objects.filter(
             session_id=hold.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None
         ).exists()
@@ -173,19 +199,31 @@ def close(hold: Hold, status: str, *, code: str = "", detail: str = "") -> None:
             finished_at=now,
             updated_at=now,
         )
+        if not again:
+            _wake_parent(hold.session_id)
+
+
+def _wake_parent(session_id: UUID) -> None:
+    """Queue the session that waits for this one, if there is one."""
+    waiting = Session.objects.filter(children=session_id, status=Session.Status.WAITING)
+    parent_id = waiting.values_list("pk", flat=True).first()
+    if parent_id is not None:
+        wake(parent_id)
 
 
 def take_messages(hold: Hold) -> bool:
     """Move waiting messages from the inbox into steps; tell whether there were any."""
+    waiting = Inbox.objects.filter(
+        session_id=hold.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None
+    )
     with transaction.atomic():
         _hold(hold)
-        waiting = list(
-            Inbox.objects.filter(session_id=hold.session_id, kind=Inbox.Kind.MESSAGE, taken_at=None)
-        )
-        for item in waiting:
-            append(hold, Step.Kind.MESSAGE, {"text": item.payload["text"], "by": item.actor})
-            Inbox.objects.filter(pk=item.pk).update(taken_at=timezone.now())
-    return bool(waiting)
+        found = list(waiting)
+        if found:
+            said = [item.payload | {"by": item.actor} for item in found]
+            _add(hold, [_made(Step.Kind.MESSAGE, payload) for payload in said])
+            waiting.filter(pk__in=[one.pk for one in found]).update(taken_at=timezone.now())
+    return bool(found)
 
 
 def cancelled(runner_id: UUID) -> set[UUID]:
@@ -204,83 +242,68 @@ def take_cancels(hold: Hold) -> str:
     return str(said.get("why", ""))
 
 
-def history(session_id: UUID) -> History:
-    """Read the conversation from the steps."""
-    messages: list[port.Message] = []
-    pending: list[Step] = []
-    failures: list[Failure] = []
-    turn = turns = calls = 0
-    text = answered_by = ""
-    servers: dict[str, str] | None = None
-    for step in Step.objects.filter(session_id=session_id).order_by("seq"):
-        if step.state == Step.State.INTENT:
-            pending.append(step)
-        if step.kind == Step.Kind.MESSAGE:
-            text, turns, calls = step.payload["text"], 0, 0
-            failures, answered_by = [], ""
-            messages.append(port.user_message(text))
-        elif step.kind == Step.Kind.MODEL:
-            turn = max(turn, step.turn)
-            turns += 1
-            if step.state == Step.State.DONE:
-                messages.append(step.payload["message"])
-                servers = step.payload.get("servers", servers)
-                failures, answered_by = [], step.payload.get("endpoint", {}).get("id", "")
-            elif "retryable" in step.payload:
-                failures.append(_failure(step.payload))
-        elif step.kind == Step.Kind.CALL:
-            calls += 1
-            if step.state != Step.State.INTENT:
-                messages.append(_answer(step))
-    return History(
-        messages=tuple(messages),
+def _made(
+    kind: str,
+    payload: Mapping[str, Any],
+    *,
+    state: str = Step.State.DONE,
+    turn: int = 0,
+    call_id: UUID | None = None,
+) -> Step:
+    """Return a new step, not yet numbered."""
+    return Step(
+        kind=kind,
+        state=state,
         turn=turn,
-        turns_since_message=turns,
-        calls_since_message=calls,
-        pending=tuple(pending),
-        last_user_text=text,
-        servers=servers,
-        failures=tuple(failures),
-        answered_by=answered_by,
+        call_id=call_id,
+        payload=storable(payload),
+        finished_at=None if state == Step.State.INTENT else timezone.now(),
     )
 
 
-def _failure(payload: Mapping[str, Any]) -> Failure:
-    return Failure(
-        endpoint_id=payload.get("endpoint", {}).get("id", ""),
-        code=payload.get("code", ""),
-        retryable=payload["retryable"],
-        retry_after=payload.get("retry_after"),
-    )
+def _add(hold: Hold, steps: Sequence[Step]) -> None:
+    """Insert new steps under the session's next numbers; its row is locked.
 
-
-def _answer(step: Step) -> port.Message:
-    payload = step.payload
-    images = {"images": payload["images"]} if payload.get("images") else {}
-    return images | port.tool_result(
-        port.call_id(step.turn, step.index),
-        payload["name"],
-        payload.get("text", ""),
-        is_error=step.state != Step.State.DONE,
-        frame=payload.get("frame"),
-    )
-
-
-def _number(hold: Hold, steps: Sequence[Step]) -> None:
-    """Give new steps the session's next numbers; its row is locked."""
-    last = Step.objects.filter(session_id=hold.session_id).aggregate(last=Max("seq"))["last"] or 0
-    for seq, step in enumerate(steps, start=last + 1):
-        step.session_id, step.seq, step.fence = hold.session_id, seq, hold.fence
+    Nobody else numbers a held session's steps, so the last number is asked for once. What is rolled
+    back leaves a gap, which means nothing.
+    """
+    if not steps:
+        return
+    presence = hold.presence
+    if presence.last_seq is None:
+        mine = Step.objects.filter(session_id=hold.session_id)
+        presence.last_seq = mine.aggregate(last=Max("seq"))["last"] or 0
+    for step in steps:
+        presence.last_seq += 1
+        step.session_id, step.seq, step.fence = hold.session_id, presence.last_seq, hold.fence
+    Step.objects.bulk_create(steps)
 
 
 def _hold(hold: Hold, **counts: int) -> None:
-    """Touch the session under the fence; raises `Lost` when it is no longer ours."""
-    values: dict[str, Any] = {name: F(name) + count for name, count in counts.items()}
-    mine = Session.objects.filter(
-        pk=hold.session_id,
-        fence=hold.fence,
-        runner_id=hold.runner_id,
-        status=Session.Status.RUNNING,
-    )
-    if not mine.update(updated_at=timezone.now(), **values):
-        raise Lost
+    """Touch the session under the fence, tell watchers; raises `Lost` when it isn't ours.
+
+    What `held` says, in one statement: it is the first of each transaction, and to have Django
+    compose it takes ten times as long as to carry it out.
+    """
+    table, prepared = Session._meta.db_table, partial(_prepared, connection)
+    added = "".join(f', "{name}" = "{name}" + {int(count)}' for name, count in counts.items())
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f'UPDATE "{table}" SET "updated_at" = %s{added} '  # noqa: S608  # names of ours, numbers
+            'WHERE "id" = %s AND "fence" = %s AND "runner_id" = %s AND "status" = %s',
+            [
+                prepared("updated_at", timezone.now()),
+                prepared("id", hold.session_id),
+                hold.fence,
+                prepared("runner", hold.runner_id),
+                Session.Status.RUNNING.value,
+            ],
+        )
+        if not cursor.rowcount:
+            raise Lost
+    told(hold.session_id)
+
+
+def _prepared(database: BaseDatabaseWrapper, name: str, value: object) -> Any:
+    field: Any = Session._meta.get_field(name)
+    return field.get_db_prep_value(value, database)

@@ -11,13 +11,19 @@ from weakref import WeakKeyDictionary
 
 from django.conf import settings
 from django.db import Error as DatabaseFault
+from django.db import IntegrityError
 
 from agents.llm import port
 from agents.sessions import loop, rows, runners
+from agents.sessions.nudges import CANCELS, takes_here
 from agents.sessions.runners import Hold, Presence
+from bonobot.ledger.refusals import AuditUnavailable
+from bonobot.lib.bus import bus
 from bonobot.lib.logs import bound
-from bonobot.lib.problems import Problem
+from bonobot.lib.patience import AWAY, written
+from bonobot.lib.problems import InternalError
 from bonobot.lib.runtime import CLOSE_S, Runtime, runtime
+from bonobot.lib.together import together
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +42,7 @@ class SessionRunner:
         self._present: dict[UUID, Presence] = {}
         self._cancelled: set[UUID] = set()
         self._draining = False
+        self._beaten_at = 0.0
         self._watch: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
@@ -43,7 +50,7 @@ class SessionRunner:
 
         A row that is gone (a restored database) is made anew: what was held under it is lost.
         """
-        now = monotonic()
+        now = self._beaten_at = monotonic()
         if self.runner_id is not None and await runtime().orm(runners.beat, self.runner_id):
             for present in self._present.values():
                 present.beaten(now)
@@ -51,6 +58,8 @@ class SessionRunner:
         self.runner_id = await runtime().orm(runners.register)
         if self._watch is None:
             self._watch = asyncio.create_task(self._beat(), name="runner heartbeat")
+            takes_here(self.take)
+            await bus().listen(CANCELS, self._hear_of_cancels)
             runtime().on_close(port.close)
             runtime().on_close(partial(self.drain, CLOSE_S / 2))
 
@@ -58,17 +67,35 @@ class SessionRunner:
         """Claim a session and run it; None when there is nothing for us to do."""
         if self._draining:
             return None
-        await self.begin()
-        if session_id in self._tasks or self.runner_id is None:
+        if self.runner_id is None or monotonic() - self._beaten_at >= runners.BEAT_S:
+            await self.begin()
+        if session_id in self._tasks:
+            await self._fulfil_cancels()  # what it is told of may be that
             return None
-        hold = await runtime().orm(runners.claim, session_id, self.runner_id)
+        if self._draining or self.runner_id is None:
+            return None
+        hold = await self._claimed(session_id)
         if hold is None or session_id in self._tasks:
             return None
-        present = self._present[session_id] = Presence()
+        if self._draining:  # told to stop while the claim was written
+            await runtime().orm(runners.hand_back, hold)
+            return None
+        present = self._present[session_id] = Presence(self._beaten_at)
         hold = replace(hold, presence=present)
         task = asyncio.create_task(self._run(hold), name=f"session {session_id}")
         self._tasks[session_id] = task
         return task
+
+    async def _claimed(self, session_id: UUID) -> Hold | None:
+        for _ in range(2):
+            if self.runner_id is None:
+                break
+            try:
+                return await together().do(runners.claim, session_id, self.runner_id)
+            except IntegrityError:
+                # This runner's row is gone since its last beat: a database that was restored.
+                await self.begin()
+        return None
 
     async def _run(self, hold: Hold) -> None:
         again = False
@@ -89,19 +116,21 @@ class SessionRunner:
             await self.take(hold.session_id)
 
     async def _outcome(self, hold: Hold) -> None:
-        """Run a session; a fault of ours ends it with a code instead of leaving it hanging."""
+        """Run a session; a fault of ours ends it with a code instead of leaving it hanging.
+
+        A database that is away ends nothing: the session goes on from its rows once it is back.
+        """
         try:
             with bound(session=str(hold.session_id)):
                 await loop.run(hold)
+        except (*AWAY, AuditUnavailable) as away:
+            logger.warning("session %s stands still: %s", hold.session_id, away)
+            await written(runners.hand_back, hold)
         except Exception:
             # This is where a task of the worker ends up: nobody above could tell the person.
             logger.exception("session %s ended by a fault", hold.session_id)
-            fault = Problem(
-                "Something went wrong in Bonobot itself; the log says more.",
-                code="internal_error",
-                remedy="Send the message again; if it stays so, tell the administrator.",
-            )
-            await loop.fail(hold, fault)
+            remedy = "Send the message again; if it stays so, tell the administrator."
+            await loop.fail(hold, InternalError(remedy=remedy))
 
     async def _beat(self) -> None:
         last = 0.0
@@ -133,9 +162,15 @@ class SessionRunner:
         if self.runner_id is None:
             return
         for session_id in await runtime().orm(rows.cancelled, self.runner_id):
-            if task := self._tasks.get(session_id):
+            task = self._tasks.get(session_id)
+            # Once: a second time would end the writing down of the first.
+            if task is not None and session_id not in self._cancelled:
                 self._cancelled.add(session_id)
                 task.cancel()
+
+    def _hear_of_cancels(self) -> None:
+        if self._tasks:
+            runtime().spawn(self._fulfil_cancels(), name="fulfil cancels")
 
     async def drain(self, within_s: float | None = None) -> None:
         """Stop taking sessions, hand back those that run, and retire.
@@ -158,6 +193,7 @@ class SessionRunner:
             await asyncio.gather(*tasks, return_exceptions=True)
         if self._watch is not None:
             self._watch.cancel()
+            bus().leave(CANCELS, self._hear_of_cancels)
         if self.runner_id is not None:
             await runtime().orm(runners.retire, self.runner_id)
             self.runner_id = None

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from time import monotonic
 from uuid import UUID
 
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from agents.models import Runner, Session
@@ -32,12 +32,14 @@ class Presence:
     `lapsed`: the process stood still for longer than its lease, so others may hold the session.
     """
 
-    def __init__(self) -> None:
-        """Begin with nothing out and nobody leaving."""
+    def __init__(self, beaten_at: float | None = None) -> None:
+        """Begin with nothing out and nobody leaving; the lease was renewed then, or just now."""
         self.leaving = False
         self.is_calling = False
         self.lapsed = False
-        self._beaten_at = monotonic()
+        # The number of the session's last step, once it was looked up.
+        self.last_seq: int | None = None
+        self._beaten_at = monotonic() if beaten_at is None else beaten_at
 
     def beaten(self, at: float) -> None:
         """Note a renewal that was begun at a time of this process's clock."""
@@ -68,6 +70,11 @@ class Hold:
     fence: int
     presence: Presence = field(default_factory=Presence, compare=False)
 
+    @property
+    def is_first(self) -> bool:
+        """Tell whether nobody held the session before."""
+        return self.fence == 1
+
 
 class Lost(Exception):
     """The lease was lost: someone else holds the session, and this holder must stop."""
@@ -92,13 +99,17 @@ def still_held(hold: Hold) -> bool:
 
     In this order nobody can take the session between the answer and what is done upon it.
     """
-    mine = Session.objects.filter(
+    return beat(hold.runner_id) and held(hold).exists()
+
+
+def held(hold: Hold) -> "QuerySet[Session]":
+    """Return the session as long as it is this holder's; nothing once it is somebody else's."""
+    return Session.objects.filter(
         pk=hold.session_id,
         fence=hold.fence,
         runner_id=hold.runner_id,
         status=Session.Status.RUNNING,
     )
-    return beat(hold.runner_id) and mine.exists()
 
 
 def retire(runner_id: UUID) -> None:

@@ -1,44 +1,53 @@
 """One model turn: reserved before, asked, settled after, written down (FEATURES A10, X5)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from time import monotonic, perf_counter
+from time import perf_counter
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from agents.governance.limits import actuals
+from agents.governance.roots import Root
 from agents.governance.snapshots import Snapshot
 from agents.llm import port
-from agents.llm.prices import estimate_tokens, price
+from agents.llm.prices import estimate_tokens
 from agents.models import Step
 from agents.pictures import keep
 from agents.sessions import rows
 from agents.sessions.connected import connected
-from agents.sessions.reserving import Asking, reserve
+from agents.sessions.live import Writing
+from agents.sessions.reserving import Asking, opening_of, reserve
 from agents.sessions.runners import Hold, Lost
-from bonobot.ledger.budgets import unit_of
-from bonobot.ledger.entries import Opening, Outcome, Reserve, Settlement
-from bonobot.ledger.writer import writer
+from agents.sessions.settling import settle
+from bonobot.ledger.entries import Opening, Outcome, Reserve
+from bonobot.lib.ordered_ids import ordered_id
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.together import together
 from bonobot.tenancy.principals import Principal
-
-# Watchers see the text grow this often; each time is one small UPDATE.
-SHOWN_EVERY_S = 0.3
 
 
 class Turn:
-    """A model turn of a held session; its answer has at most `max_tokens`, None: nobody says."""
+    """A model turn of a held session; its answer has at most `max_tokens`, None: nobody says.
+
+    `last` is what is written of the session's last turn that ended.
+    """
 
     def __init__(
-        self, hold: Hold, principal: Principal, snapshot: Snapshot, endpoint: port.Endpoint
+        self,
+        hold: Hold,
+        principal: Principal,
+        snapshot: Snapshot,
+        endpoint: port.Endpoint,
+        last: Mapping[str, Any] | None = None,
+        root: Root | None = None,
     ) -> None:
         self.hold = hold
         self.principal = principal
         self.snapshot = snapshot
         self.endpoint = endpoint
+        self._last, self._root = last, root
         self._reserved: tuple[Reserve, ...] = ()
         self._estimate = 0
         self.max_tokens: int | None = None
@@ -58,32 +67,39 @@ class Turn:
         `allowed` looks at the reply before any of its calls is written, and may raise. Raises
         `ModelError`, and what `reserving.reserve` raises.
         """
-        orm = runtime().orm
-        call_id = uuid4()
+        call_id = ordered_id()
         estimate = estimate_tokens(messages, instructions, tools)
         await self._let_in(call_id, number, estimate)
         step = await self._intent(call_id, number, perf_counter())
+        writing = Writing(self.hold, step, self.snapshot.organization_id)
         request = partial(
             model.request,
             messages,
             instructions=instructions,
             tools=tools,
             max_tokens=self.max_tokens,
-            on_text=_Shown(self.hold, step),
+            on_text=writing,
         )
-        reply, cost = await self._answered(request, step, call_id)
+        reply, cost = await self._answered(request, step, call_id, writing)
         try:
-            self._says_something(reply)
+            says_something(self.endpoint, reply)
             allowed(reply)
         except Problem as problem:
-            await orm(self._refused, step, reply, cost, problem)
+            await runtime().orm(self._refused, step, reply, cost, problem)
             raise
-        return reply, await orm(self._written, step, reply, cost)
+        return reply, await together().do(self._written, step, reply, cost)
 
     async def _answered(
-        self, request: Callable[[], Awaitable[port.Reply]], step: Step, call_id: UUID
+        self,
+        request: Callable[[], Awaitable[port.Reply]],
+        step: Step,
+        call_id: UUID,
+        writing: Writing,
     ) -> tuple[port.Reply, int]:
-        """Return the model's reply and its cost, settled; a step without a reply says why."""
+        """Return the model's reply and its cost, settled; a step without a reply says why.
+
+        Where it is cut off, the step keeps what was written so far.
+        """
         began = perf_counter()
         try:
             reply = await request()
@@ -95,23 +111,9 @@ class Turn:
             raise
         except asyncio.CancelledError:
             await asyncio.shield(self._settle(call_id, "cancelled", began, None, code="cancelled"))
+            await asyncio.shield(runtime().orm(rows.show_partial, self.hold, step, writing.text))
             raise
         return reply, await self._settle(call_id, "ok", began, reply.usage)
-
-    def _says_something(self, reply: port.Reply) -> None:
-        """Raise `ModelError` (`model_no_answer`) for a reply without text, calls and images."""
-        if reply.text.strip() or reply.calls or reply.images:
-            return
-        why = {
-            "content_filter": "its provider's filter held the answer back",
-            "length": "its longest answer was used up before it said anything",
-        }.get(reply.finish, "it stopped without a word")
-        raise port.ModelError(
-            f"The model {self.endpoint.title!r} answered nothing: {why}.",
-            code="model_no_answer",
-            remedy="Ask in other words, allow longer answers, or choose another model.",
-            retryable=reply.finish not in ("content_filter", "length"),
-        )
 
     def _drawn(self, reply: port.Reply) -> dict[str, Any]:
         """Keep what the model drew, and return how the step names it."""
@@ -147,7 +149,7 @@ class Turn:
     async def _intent(self, call_id: UUID, number: int, began: float) -> Step:
         """Write that the model is asked; raises `Lost`, with nothing left reserved for the turn."""
         try:
-            return await runtime().orm(
+            return await together().do(
                 rows.append,
                 self.hold,
                 Step.Kind.MODEL,
@@ -186,32 +188,27 @@ class Turn:
 
     async def _let_in(self, call_id: UUID, number: int, estimate: int) -> None:
         asking = Asking(
-            self.hold.session_id, self.endpoint, estimate, partial(self._opening, call_id, number)
+            self.hold.session_id,
+            self.endpoint,
+            estimate,
+            partial(self._opening, call_id, number),
+            self._last,
+            self._root,
         )
         reserved = await reserve(asking, self.snapshot)
         self.snapshot, self._reserved = reserved.snapshot, reserved.reserves
         self._estimate, self.max_tokens = reserved.estimate, reserved.max_tokens
 
     def _opening(self, call_id: UUID, number: int, snapshot: Snapshot, estimate: int) -> Opening:
-        return Opening(
-            call_id=call_id,
-            organization_id=snapshot.organization_id,
+        return opening_of(
+            call_id,
+            self.endpoint,
+            snapshot,
+            estimate,
+            details={"turn": number},
             action="agent_model_turn",
-            event_type="model",
-            resource_type="model_endpoint",
-            resource_id=self.endpoint.model or self.endpoint.kind,
             actor=self.principal.actor,
-            decision="allow",
             rule="turn",
-            code="",
-            details={
-                "turn": number,
-                "estimated_input_tokens": estimate,
-                "endpoint_id": self.endpoint.id,
-                "endpoint": self.endpoint.title,
-            },
-            agent_id=snapshot.agent_id,
-            agent_name=snapshot.agent_name,
             session_id=self.hold.session_id,
         )
 
@@ -223,51 +220,36 @@ class Turn:
         usage: port.Usage | None,
         code: str = "",
     ) -> int:
-        """Settle the reservation and return the cost; unknown usage settles as reserved."""
-        known = usage or port.Usage(0, 0)
-        cost = (price(self.endpoint, usage) or 0) if usage else 0
-        duration_ms = round((perf_counter() - began) * 1000)
-        took = {
-            "tokens": known.input_tokens + known.output_tokens,
-            "microusd": cost,
-            "seconds": min(duration_ms, round(self.endpoint.timeout_s * 1000)),
-        }
-        if usage is None and outcome != "error":
-            held = {unit_of(one.key): one.amount for one in self._reserved}
-            took |= {unit: held[unit] for unit in ("tokens", "microusd") if unit in held}
-        await writer().settle_async(
-            Settlement(
-                call_id=call_id,
-                organization_id=self.snapshot.organization_id,
-                outcome=outcome,
-                code=code,
-                duration_ms=duration_ms,
-                details={"execution_time_ms": duration_ms},
-                actuals=actuals(self._reserved, took),
-                input_tokens=known.input_tokens,
-                output_tokens=known.output_tokens,
-                cost_microusd=cost,
-            )
+        """Settle the reservation and return the cost."""
+        return await settle(
+            call_id,
+            self.snapshot.organization_id,
+            self.endpoint,
+            self._reserved,
+            outcome=outcome,
+            began=began,
+            usage=usage,
+            code=code,
         )
-        return cost
+
+
+def says_something(endpoint: port.Endpoint, reply: port.Reply) -> None:
+    """Raise `ModelError` (`model_no_answer`) for a reply without text, calls and images."""
+    if reply.text.strip() or reply.calls or reply.images:
+        return
+    why = {
+        "content_filter": "its provider's filter held the answer back",
+        "length": "its longest answer was used up before it said anything",
+    }.get(reply.finish, "it stopped without a word")
+    raise port.ModelError(
+        f"The model {endpoint.title!r} answered nothing: {why}.",
+        code="model_no_answer",
+        remedy="Ask in other words, allow longer answers, or choose another model.",
+        retryable=reply.finish not in ("content_filter", "length"),
+    )
 
 
 def _told(usage: port.Usage) -> dict[str, int]:
     """Return a usage as a step tells it: what is nothing isn't said, but for the two sums."""
     said = asdict(usage)
     return {name: n for name, n in said.items() if n or name in ("input_tokens", "output_tokens")}
-
-
-class _Shown:
-    """Writes the growing text into the step, at most every `SHOWN_EVERY_S` seconds."""
-
-    def __init__(self, hold: Hold, step: Step) -> None:
-        self._hold, self._step = hold, step
-        self._text = ""
-        self._next = monotonic() + SHOWN_EVERY_S
-
-    async def __call__(self, piece: str) -> None:
-        self._text += piece
-        if monotonic() >= self._next:
-            self._next = monotonic() + SHOWN_EVERY_S
-            await runtime().orm(rows.show_partial, self._hold, self._step, self._text)

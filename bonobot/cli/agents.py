@@ -2,33 +2,23 @@
 
 import argparse
 from collections.abc import Callable
-from contextlib import suppress
-from time import monotonic
 from typing import Any
 
 from django.db.models import Count, Q
-from rich.json import JSON
-from rich.padding import Padding
-from rich.text import Text
 
 from agents.drafts import draft_of
 from agents.governance.explaining import explain
+from agents.governance.kits import KITS
 from agents.governance.snapshots import snapshots
-from agents.models import Agent, ModelEndpoint, Session, Step
+from agents.models import Agent, ModelEndpoint, Session
 from agents.registration import AgentSpec, add_agent, alter_agent
-from agents.sessions.events import Event, follow
-from agents.sessions.reports import report
-from agents.sessions.requests import start
-from agents.sessions.runner import session_runner
-from agents.sessions.runners import LEASE, any_alive
 from agents.tool_policies import policy_text, set_policy
-from bonobot.cli import approvals, replaying, watching
-from bonobot.cli.group import Cli, Failed, Verb, table
-from bonobot.lib.problems import NotFound, Unavailable
-from bonobot.lib.runtime import runtime
+from bonobot.cli import chat, keeping, replaying, running, watching
+from bonobot.cli.agent_bounds import SET
+from bonobot.cli.group import Cli, Verb, table
+from bonobot.lib.problems import NotFound
 from bonobot.lib.untrusted import visible
 
-SHOWN = 2000
 MARKS = {"allow": "✓", "ask": "?", "deny": "✗", "skip": "–"}
 # Of an agent's sessions, those that somebody should know of: they run, or wait for a person.
 BUSY = (Session.Status.RUNNING.value, Session.Status.WAITING.value)
@@ -50,6 +40,7 @@ def as_json(agent: Agent) -> dict[str, Any]:
         "description": agent.description,
         "enabled": agent.enabled,
         "model": agent.model_endpoint.name,
+        "builtin_tools": agent.builtin_tools,
         "servers": [b.server.slug for b in agent.bindings.select_related("server")],
         "policy": {"mode": policy.mode, "allow": policy.allow, "deny": policy.deny},
     }
@@ -90,6 +81,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--instructions", default="")
     parser.add_argument("--description", default="")
     parser.add_argument("--model", metavar="SLUG", help="a model endpoint (default: the first)")
+    parser.add_argument(
+        "--builtin",
+        action="append",
+        choices=list(KITS),
+        help="built-in tools that it has; may be given several times",
+    )
 
 
 def _add(cli: Cli, options: argparse.Namespace) -> None:
@@ -104,88 +101,12 @@ def _add(cli: Cli, options: argparse.Namespace) -> None:
         description=options.description,
         instructions=options.instructions,
         model_endpoint=endpoint,
+        builtin_tools=options.builtin,
     )
     agent = add_agent(cli.principal, spec)
     cli.emit(as_json(agent))
     cli.say(f"{agent.slug} is made; its policy blocks every tool until you change it:")
     cli.say(f"bonobot agents policy {agent.slug} --mode all")
-
-
-def _run_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("slug", metavar="SLUG")
-    parser.add_argument("text", metavar="TEXT", help="the message")
-    parser.add_argument("--working-dir", default="", help="a folder to attach")
-    parser.add_argument("--timeout", type=float, default=3600, metavar="SECONDS")
-    parser.add_argument("--wait", action="store_true", help="also for a person's answer to a call")
-
-
-def _run(cli: Cli, options: argparse.Namespace) -> None:
-    agent = find(cli, options.slug)
-    session = start(cli.principal, agent, options.text, working_dir=options.working_dir)
-    _until_rest(cli, session, options)
-    while approvals.go_on(cli, session, wait=options.wait, timeout_s=options.timeout):
-        _until_rest(cli, session, options)
-    done = report(session.pk)
-    cli.emit(done)
-    if done["status"] == Session.Status.WAITING:
-        approvals.tell(cli, session)
-        raise Failed
-    if done["status"] != Session.Status.DONE:
-        if done["error"]:
-            cli.say(f"{done['status']}: {visible(done['error']['detail'])}")
-        raise Failed
-    cli.say(visible(done["answer"]))
-
-
-def _until_rest(cli: Cli, session: Session, options: argparse.Namespace) -> None:
-    if not any_alive(besides=session_runner().runner_id):
-        # No worker takes it: this process becomes a runner until the session rests.
-        runtime().call(session_runner().take, session.pk)
-    with cli.waiting("The agent is working …"):
-        _watch(cli, session, options.timeout)
-
-
-def _watch(cli: Cli, session: Session, timeout_s: float) -> None:
-    try:
-        runtime().call(_follow, cli, session, timeout_s=timeout_s)
-    except TimeoutError:
-        raise Unavailable(
-            f"The session {session.pk} is still running after {timeout_s:.0f} s.",
-            code="still_running",
-            remedy="It goes on; look at it in the admin, or give a longer --timeout.",
-        ) from None
-
-
-async def _follow(cli: Cli, session: Session) -> None:
-    """Show each event once it is settled, until the session rests."""
-    looked = monotonic()
-    async for events in follow(session.pk):
-        if monotonic() - looked > LEASE.total_seconds():
-            # A worker that seemed alive may be gone: what nobody holds is taken here.
-            looked = monotonic()
-            await session_runner().take(session.pk)
-        for event in events:
-            if event.id is not None and not cli.as_json:
-                _show(cli, event)
-
-
-def _show(cli: Cli, event: Event) -> None:
-    """Print a finished call or notice; the answer is printed at the end."""
-    data = event.data
-    if event.kind == Step.Kind.NOTICE:
-        cli.out.print(f"! {visible(data['text'])}", style="yellow", markup=False)
-    if event.kind != Step.Kind.CALL:
-        return
-    mark = {"done": ("✓", "green"), "unknown": ("?", "yellow")}.get(data["state"], ("✗", "red"))
-    took = f" {data['duration_ms']} ms" if data.get("duration_ms") is not None else ""
-    cli.out.print(Text.assemble((mark[0], mark[1]), f" {data['name']}", (took, "dim")))
-    if data.get("arguments"):
-        cli.out.print(Padding(JSON.from_data(data["arguments"]), (0, 4)))
-    text = visible(data.get("text", ""), SHOWN)
-    with suppress(ValueError):
-        cli.out.print(Padding(JSON(text), (0, 4)))
-        return
-    cli.out.print(Padding(Text(text, style="dim"), (0, 4)))
 
 
 def _policy_arguments(parser: argparse.ArgumentParser) -> None:
@@ -309,11 +230,43 @@ VERBS = (
     Verb(
         "run",
         "Give an agent a message and wait for its answer.",
-        _run,
-        _run_arguments,
+        running.run,
+        running.declare,
         (
             'agents run demo "What time is it in Asia/Tokyo?"',
             'agents run demo "Delete the branch" --wait',
+            'agents run demo "What is in it?" --attach notes.txt',
+        ),
+    ),
+    Verb(
+        "chat",
+        "Talk to an agent, in the terminal or from a pipe (a message a line).",
+        chat.chat,
+        chat.declare,
+        (
+            "agents chat demo",
+            "agents chat demo --session 0198c0de-…",
+            "agents chat demo < questions.txt",
+        ),
+    ),
+    Verb(
+        "retry",
+        "Send a message of a session again, in its place, and wait for the answer.",
+        running.retry,
+        running.declare_retry,
+        (
+            "agents retry 0198c0de-…",
+            'agents retry 0198c0de-… --message 5 --text "In other words"',
+        ),
+    ),
+    Verb(
+        "export-session",
+        "Write a session down: as Markdown, or as JSON with every step.",
+        keeping.export,
+        keeping.declare,
+        (
+            "agents export-session 0198c0de-… --output talk.md",
+            "agents export-session 0198c0de-… --as json",
         ),
     ),
     Verb(
@@ -330,6 +283,7 @@ VERBS = (
             "agents policy demo --enforce",
         ),
     ),
+    SET,
     Verb(
         "enable", "Switch an agent on.", _switch(True), _switch_arguments, ("agents enable demo",)
     ),

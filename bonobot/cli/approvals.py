@@ -2,6 +2,7 @@
 
 import argparse
 import time
+from functools import partial
 from typing import Any
 
 from rich.json import JSON
@@ -10,12 +11,13 @@ from rich.padding import Padding
 from agents.approvals import answer, is_own
 from agents.models import Approval, Session
 from agents.questions import address
-from bonobot.cli import watching
+from bonobot.cli import inbox, questions, watching
 from bonobot.cli.group import Cli, Verb, table
 from bonobot.lib.problems import Unavailable
 from bonobot.lib.untrusted import visible
 
-LISTED = 100
+# What a person at a terminal may answer; no is what a mere Enter says.
+ANSWERS = {"no": "deny", "yes": "approve", "for this session": "approve_session"}
 LOOK_EVERY_S = 1.0
 SHOWN = ("id", "state", "name", "server", "agent", "requested_by", "expires_at")
 
@@ -52,12 +54,13 @@ def go_on(cli: Cli, session: Session, *, wait: bool, timeout_s: float) -> bool:
     """
     if not _waits(session):
         return False
+    if questions.answer_here(cli, session):
+        return True
     asked = list(session.approvals.waiting().order_by("created_at"))
     if cli.can_ask and asked and not is_own(cli.principal, asked[0]):
         for approval in asked:
             _draw(cli, approval)
-            yes = cli.confirm("May this call be made?")
-            answer(cli.principal, approval, "approve" if yes else "deny")
+            answer(cli.principal, approval, cli.choose("May this call be made?", ANSWERS))
         return True
     if not wait:
         return False
@@ -76,6 +79,7 @@ def go_on(cli: Cli, session: Session, *, wait: bool, timeout_s: float) -> bool:
 
 def tell(cli: Cli, session: Session) -> None:
     """Say what the session waits for, and how it is answered."""
+    questions.tell(cli, session)
     for approval in session.approvals.waiting():
         cli.say(f"{visible(approval.label, 120)} waits for a person: {visible(approval.reason)}")
         cli.say(f"bonobot approvals approve {approval.pk}   (or deny; or {address(approval)})")
@@ -86,31 +90,17 @@ def _waits(session: Session) -> bool:
 
 
 def _find(cli: Cli, pk: str) -> Approval:
-    rows = Approval.objects.select_related("agent")
-    found: Approval = rows.get_or_404(cli.principal.organization_id, pk=pk)
+    found: Approval = inbox.find(cli, Approval, pk)
     return found
 
 
-def _list_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--state", default="waiting", choices=[*Approval.State.values, "all"])
-    watching.declare_watch(parser)
-
-
 def _list(cli: Cli, options: argparse.Namespace) -> None:
-    def look() -> list[dict[str, Any]]:
-        rows = Approval.objects.for_organization(cli.principal.organization_id)
-        if options.state != "all":
-            rows = rows.filter(state=options.state)
-        return [as_json(row) for row in rows.select_related("agent")[:LISTED]]
-
     def drawn(found: list[dict[str, Any]]) -> Any:
-        rows = [
-            [*(one[n] for n in SHOWN[:-1]), f"{one['expires_at']:%m-%d %H:%M}"] for one in found
-        ]
         columns = ("ID", "STATE", "CALL", "SERVER", "AGENT", "ASKED BY", "EXPIRES")
+        rows = [inbox.line(one, *SHOWN[:-1]) for one in found]
         return table(*columns, rows=rows, empty="No call waits for a person.")
 
-    watching.show(cli, options, look, drawn)
+    inbox.show_list(cli, options, Approval, as_json, drawn)
 
 
 def _show(cli: Cli, options: argparse.Namespace) -> None:
@@ -130,12 +120,8 @@ def _draw(cli: Cli, approval: Approval) -> None:
         cli.out.print(Padding(JSON(text) if text.isascii() else text, (0, 2)), markup=False)
 
 
-def _pick(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", metavar="ID", help="id of the question, as listed")
-
-
 def _approve_arguments(parser: argparse.ArgumentParser) -> None:
-    _pick(parser)
+    inbox.declare_id(parser)
     parser.add_argument("--session", action="store_true", help="for the rest of its session")
 
 
@@ -145,7 +131,7 @@ def _approve(cli: Cli, options: argparse.Namespace) -> None:
 
 
 def _deny_arguments(parser: argparse.ArgumentParser) -> None:
-    _pick(parser)
+    inbox.declare_id(parser)
     parser.add_argument("--word", default="", help="told to the model")
 
 
@@ -162,16 +148,16 @@ def _answer(cli: Cli, pk: str, said: str, word: str = "") -> None:
 VERBS = (
     Verb(
         "list",
-        f"List the latest {LISTED} calls that wait for a person.",
+        f"List the latest {inbox.LISTED} calls that wait for a person.",
         _list,
-        _list_arguments,
+        partial(inbox.declare_list, model=Approval),
         ("approvals list", "approvals list --watch", "approvals list --state all --json"),
     ),
     Verb(
         "show",
         "Show what is asked, with the exact arguments.",
         _show,
-        _pick,
+        inbox.declare_id,
         ("approvals show 0198c0de-…",),
     ),
     Verb(

@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.utils import timezone
 from rich.console import Console
 from rich.progress import Progress
-from rich.prompt import Confirm
+from rich.prompt import Confirm, Prompt
 from rich.table import Table
 from rich.text import Text
 
@@ -101,6 +101,20 @@ class Cli:
         if not self.can_ask:
             return False
         return bool(Confirm.ask(question, console=self.err, default=False))
+
+    def choose(self, question: str, answers: Mapping[str, str]) -> str:
+        """Ask for one of the answers, by its beginning, and return what it stands for.
+
+        The first one is what no answer means, and what is meant where nobody can answer.
+        """
+        first = next(iter(answers))
+        while self.can_ask:
+            shown = ", ".join(answers)
+            said = Prompt.ask(f"{question} {shown}", console=self.err, default=first)
+            for name, meaning in answers.items():
+                if said and name.startswith(said.strip().lower()):
+                    return meaning
+        return answers[first]
 
     @contextmanager
     def progress(self, text: str, total: int) -> Iterator[Callable[[], object]]:

@@ -12,6 +12,7 @@ from agents.bindings import bind
 from agents.models import Agent
 from bonobot.cli import watching
 from bonobot.cli.apis import api_spec, declare_choice
+from bonobot.cli.asking_back import declare_asking, said_asking
 from bonobot.cli.definitions import tell_approval, tell_held
 from bonobot.cli.group import CLIENT, Cli, Failed, Verb, expand, pairs, table
 from bonobot.cli.prices import declare_prices, said_prices
@@ -19,6 +20,7 @@ from bonobot.lib.problems import Invalid, NotFound, Problem
 from bonobot.lib.runtime import runtime
 from bonobot.lib.untrusted import visible
 from mcp_servers.approval import approve
+from mcp_servers.asked_back import ASKED_BACK
 from mcp_servers.configuration import ServerSpec, shown_auth, shown_endpoint
 from mcp_servers.discovery import Discovered, discover
 from mcp_servers.models import Check, Preset, Server
@@ -59,7 +61,9 @@ def as_json(server: Server) -> dict[str, Any]:
         "scope": "agent" if server.private_to_agent else "pool",
         "transport_type": server.transport_type,
         "endpoint_config": shown_endpoint(server),
-        **{name: getattr(server, name) for name in ("confinement", "network", *PRICED)},
+        **{
+            name: getattr(server, name) for name in ("confinement", "network", *PRICED, *ASKED_BACK)
+        },
         "auth_config": shown_auth(server),
         "enabled": server.enabled,
         "status": server.status,
@@ -100,6 +104,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bearer", metavar="TOKEN", help="sign in by a bearer token (sealed)")
     declare_choice(parser)
     declare_prices(parser)
+    declare_asking(parser)
     parser.add_argument("--allow-private", action="store_true", help="allow a private address")
     parser.add_argument("--approve", action="store_true", help="approve what is found")
 
@@ -142,7 +147,7 @@ def _spec(cli: Cli, options: argparse.Namespace) -> tuple[ServerSpec, Preset | N
     if options.bearer:
         auth = {"type": "bearer_token", "token": expand(options.bearer, "--bearer")}
     common: dict[str, Any] = {"name": options.name, "allow_private": options.allow_private}
-    common |= _box(options) | said_prices(options)
+    common |= _box(options) | said_prices(options) | said_asking(options)
     env, headers = pairs(options.env, "--env"), pairs(options.header, "--header")
     if options.preset:
         return _from_preset(cli, options, common)

@@ -128,10 +128,22 @@ def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "kept to", ", ".join(found["only_tools"])
     if found["transport_type"] == Server.Transport.STDIO:
         yield "confinement", f"{found['confinement']}, network: {found['network']}"
+    yield "may ask for", ", ".join(_asks(found))
     yield "notices", found["change_notices"]["text"]
     for one in found["history"]["windows"]:
         yield f"last {one['name']}", _window(one)
     yield "offers", ", ".join(f"{count} {state}" for state, count in found["states"].items())
+
+
+def _asks(found: dict[str, Any]) -> Iterator[str]:
+    if found["sampling"] != Server.Sampling.OFF:
+        own = found["sampling_tokens"]
+        most = "as many tokens as the setting says" if own is None else f"{own} tokens"
+        yield f"the model ({found['sampling']}; {most} a day)"
+    if found["elicitation"]:
+        yield "answers of people"
+    if found["roots"]:
+        yield "the working folder"
 
 
 def _era(found: dict[str, Any]) -> str:

@@ -1,38 +1,94 @@
 """`bonobot tokens …`: keys for programs."""
 
 import argparse
+from datetime import datetime
+from functools import partial
 from typing import Any
-from uuid import UUID
+
+from django.utils import timezone
 
 from agents.models import Agent
-from bonobot.cli.group import Cli, Verb, table
+from bonobot.cli.group import Cli, Verb, moment, table
+from bonobot.lib.problems import Invalid
 from bonobot.tenancy.models import Token
-from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue, revoke
+from bonobot.tenancy.roles import Role, Scope
+from bonobot.tenancy.tokens import alter, issue, revoke
+
+# Bounds that can be taken away, and the terms that they are.
+CLEARED = {"scopes": "scopes", "agents": "agent_ids", "networks": "networks"}
+
+
+def _term_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--scope", action="append", choices=[scope.value for scope in Scope], help="repeatable"
+    )
+    parser.add_argument(
+        "--agent", action="append", metavar="SLUG", help="only for this agent; repeatable"
+    )
+    parser.add_argument(
+        "--network", action="append", metavar="CIDR", help="only from there; repeatable"
+    )
+    parser.add_argument("--client", metavar="NAME", help="which program it is for")
+    parser.add_argument("--calls-per-minute", type=int, help="0: the usual limit")
+    parser.add_argument(
+        "--expires", metavar="TIME", help="90d, 12h, a date or time in ISO 8601, or `never`"
+    )
 
 
 def _create_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--role", required=True, choices=[role.value for role in Role])
-    parser.add_argument("--agent", metavar="SLUG", help="only for this agent")
-    parser.add_argument("--calls-per-minute", type=int)
+    _term_arguments(parser)
 
 
 def _create(cli: Cli, options: argparse.Namespace) -> None:
-    agent_id: UUID | None = None
-    if options.agent:
-        agent_id = Agent.objects.get_or_404(cli.principal.organization_id, slug=options.agent).pk
-    token, text = issue(
-        cli.principal,
-        name=options.name,
-        role=Role(options.role),
-        agent_id=agent_id,
-        calls_per_minute=options.calls_per_minute,
-    )
+    terms = _terms(cli, options) | {"name": options.name}
+    token, text = issue(cli.principal, role=Role(options.role), **terms)
     cli.emit(as_json(token) | {"token": text})
     cli.say(text)
     if not cli.as_json:
         cli.err.print("Keep it: it is not shown again.", style="dim")
+
+
+def _terms(cli: Cli, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what the options say of a token; what isn't said stays."""
+    terms: dict[str, Any] = {}
+    if options.scope is not None:
+        terms["scopes"] = options.scope
+    if options.agent is not None:
+        mine = partial(Agent.objects.get_or_404, cli.principal.organization_id)
+        terms["agent_ids"] = [mine(slug=slug).pk for slug in options.agent]
+    if options.network is not None:
+        terms["networks"] = options.network
+    if options.client is not None:
+        terms["client"] = options.client
+    if options.calls_per_minute is not None:
+        terms["calls_per_minute"] = options.calls_per_minute or None
+    if options.expires is not None:
+        terms["expires_at"] = None if options.expires == "never" else _end(options.expires)
+    return terms
+
+
+def _end(text: str) -> datetime:
+    """Return a time to come: so many days, hours or minutes from now, or a date."""
+    now = timezone.now()
+    try:
+        found = moment(text)
+    except ValueError:
+        raise Invalid(
+            f"{text!r} is no time.",
+            field="--expires",
+            remedy="Write 90d, 12h, 2027-01-31, or `never`.",
+        ) from None
+    if text[:-1].isdigit():
+        found = now + (now - found)
+    if found <= now:
+        raise Invalid(
+            "The token would have expired already.",
+            field="--expires",
+            remedy="Choose a time that is still to come, or revoke the token.",
+        )
+    return found
 
 
 def as_json(token: Token) -> dict[str, Any]:
@@ -42,7 +98,12 @@ def as_json(token: Token) -> dict[str, Any]:
         "name": token.name,
         "key": token.key,
         "role": token.role,
-        "agent_id": str(token.agent_id) if token.agent_id else None,
+        "scopes": token.scopes,
+        "agents": token.agent_ids,
+        "agent_id": token.agent_ids[0] if len(token.agent_ids) == 1 else None,
+        "networks": token.networks,
+        "client": token.client,
+        "calls_per_minute": token.calls_per_minute,
         "expires_at": token.expires_at,
         "last_used_at": token.last_used_at,
         "revoked_at": token.revoked_at,
@@ -57,6 +118,28 @@ def _list(cli: Cli, options: argparse.Namespace) -> None:
     ]
     empty = "No tokens yet: bonobot tokens create NAME --role operator"
     cli.emit(found, table("KEY", "NAME", "ROLE", "LAST USED", "", rows=rows, empty=empty))
+
+
+def _set_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("key", metavar="KEY", help="the token's public key, as listed")
+    parser.add_argument("--name", metavar="NAME")
+    _term_arguments(parser)
+    parser.add_argument(
+        "--clear",
+        action="append",
+        choices=[*CLEARED],
+        help="take these bounds away; repeatable",
+    )
+
+
+def _set(cli: Cli, options: argparse.Namespace) -> None:
+    token: Token = Token.objects.get_or_404(cli.principal.organization_id, key=options.key)
+    terms = {CLEARED[one]: [] for one in options.clear or ()} | _terms(cli, options)
+    if options.name is not None:
+        terms["name"] = options.name
+    alter(cli.principal, token, **terms)
+    cli.emit(as_json(token))
+    cli.say(f"{token.name} is changed.")
 
 
 def _revoke_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +160,20 @@ VERBS = (
         "Make a token and print it once.",
         _create,
         _create_arguments,
-        ("tokens create ci --role operator", "tokens create ide --role member --agent demo"),
+        (
+            "tokens create ci --role operator",
+            "tokens create ide --role member --agent demo --scope mcp:tools --expires 90d",
+        ),
+    ),
+    Verb(
+        "set",
+        "Change what a token may do; it holds on its very next call.",
+        _set,
+        _set_arguments,
+        (
+            "tokens set 1a2b3c4d5e6f --scope mcp:tools --agent demo --agent helper",
+            "tokens set 1a2b3c4d5e6f --clear networks --expires 30d",
+        ),
     ),
     Verb("list", "List the tokens.", _list, examples=("tokens list",)),
     Verb(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from django.db import transaction
 
@@ -22,6 +22,7 @@ from bonobot.ledger.chain import Tip
 from bonobot.ledger.databases import Database
 from bonobot.ledger.entries import Opening, Outcome
 from bonobot.ledger.groups import Open, Sealed, open_item
+from bonobot.lib.ordered_ids import ordered_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class Change:
     details: Mapping[str, Any] = field(default_factory=dict)
     governed: bool = True
     event: Event = CHANGE
-    id: UUID = field(default_factory=uuid4)
+    id: UUID = field(default_factory=ordered_id)
 
 
 @dataclass(slots=True)

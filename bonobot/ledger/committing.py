@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any, TypeVar
+from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 
@@ -51,6 +52,12 @@ class Committer:
             if rest:
                 answered += zip(rest, _commit(database, self._memory, rest), strict=True)
         return answered
+
+    def holds(self, call_id: UUID) -> bool:
+        """Tell whether a row of this id is there; raises the database's errors."""
+        database = self._database = self._database or connect()
+        with database.connection.wrap_database_errors:
+            return bool(store.written(database, [call_id]))
 
     def disconnect(self) -> None:
         """Close the connection, with what it hadn't committed; the next commit opens another."""
@@ -155,4 +162,5 @@ def _store(database: OwnDatabase, before: groups.State, plan: groups.Plan) -> No
 
 
 def _changed(before: Mapping[Key, Value], after: Mapping[Key, Value]) -> dict[Key, Value]:
-    return {key: value for key, value in after.items() if value != before.get(key)}
+    # What nothing was decided about is still the same object.
+    return {key: value for key, value in after.items() if value is not before.get(key)}

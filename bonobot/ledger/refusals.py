@@ -34,6 +34,20 @@ class AuditUnavailable(Refusal):
         )
 
 
+class CallTaken(Refusal):
+    """Another holder of the same session has opened this very call: it is theirs."""
+
+    code = "call_taken"
+    status = 409
+    title = "This call was begun elsewhere"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This call has been begun by another process.",
+            remedy="Wait for its outcome; it is made once.",
+        )
+
+
 class StaleSnapshot(Refusal):
     """The rules changed since they were read; whoever decided reads them and decides again."""
 

@@ -27,16 +27,19 @@ class Memory:
         if version != self._version:
             self._version, self._state = version, _nothing()
         known = self._state
-        if needs.permits or not _covers(known, needs):
+        if needs.permits:
             return None
-        return State(
-            tips={key: known.tips[key] for key in needs.organizations},
-            cells={key: known.cells[key] for key, _ in needs.cells},
-            rates={key: known.rates[key] for key in needs.rates},
-            closable={key: known.closable[key] for key in needs.closing},
-            now=now,
-            flows={key: known.flows[key] for key, _ in needs.flows},
-        )
+        try:
+            return State(
+                tips={key: known.tips[key] for key in needs.organizations},
+                cells={key: known.cells[key] for key, _ in needs.cells},
+                rates={key: known.rates[key] for key in needs.rates},
+                closable={key: known.closable[key] for key in needs.closing},
+                now=now,
+                flows={key: known.flows[key] for key, _ in needs.flows},
+            )
+        except KeyError:
+            return None
 
     def learn(self, needs: Needs, after: State) -> None:
         """Remember how a group's commit left the rows."""
@@ -59,13 +62,3 @@ class Memory:
 
 def _nothing() -> State:
     return State({}, {}, {}, {}, 0)
-
-
-def _covers(known: State, needs: Needs) -> bool:
-    return (
-        all(key in known.tips for key in needs.organizations)
-        and all(key in known.closable for key in needs.closing)
-        and all(key in known.cells for key, _ in needs.cells)
-        and all(key in known.rates for key in needs.rates)
-        and all(key in known.flows for key, _ in needs.flows)
-    )

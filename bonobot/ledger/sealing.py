@@ -21,7 +21,7 @@ OPEN = "open"  # the outcome of a call that has none yet
 Facts = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Column:
     """A column copied from the sealed facts; `length` in characters cuts long texts."""
 

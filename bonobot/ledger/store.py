@@ -66,13 +66,18 @@ _OPEN = "INSERT INTO ledger_auditrow ({}) VALUES ({})".format(  # noqa: S608
 )
 _CLOSING = ("closed_seq", "closed_digest", "closed", *(column.name for column in sealing.CLOSING))
 _CLOSE = "UPDATE ledger_auditrow SET {} WHERE id = %s AND closed_seq IS NULL".format(  # noqa: S608
-    _listed(_CLOSING, '"{}" = %s').replace('"code" = %s', '"code" = COALESCE(%s, "code")')
+    _listed(_CLOSING, '"{}" = %s')
 )
+# Without a code that of the opening stays, and SQLite leaves the index of codes alone.
+_CLOSE_WELL = _CLOSE.replace(', "code" = %s', "")
 _SET_HEAD = (
     "UPDATE ledger_head SET seq = %s, digest = %s, generation = %s WHERE organization_id = %s"
 )
 _SET_CELL = 'UPDATE ledger_budgetcell SET spent = %s, reserved = %s WHERE "key" = %s'
-_SET_RATE = 'UPDATE ledger_ratecell SET tat = %s WHERE "key" = %s'
+_SET_RATES = """
+    INSERT INTO ledger_ratecell ("key", tat) VALUES {rows}
+    ON CONFLICT ("key") DO UPDATE SET tat = excluded.tat
+"""
 _SET_FLOW = 'UPDATE ledger_flowcell SET labels = %s, touched = %s WHERE "key" = %s'
 _SPEND = "UPDATE ledger_permitrow SET spent_by = %s WHERE id = %s AND spent_by IS NULL"
 _REMOVE = "DELETE FROM ledger_auditrow WHERE organization_id = %s AND seq <= %s"
@@ -94,9 +99,9 @@ class Written(NamedTuple):
 def lock(database: Database, needs: Needs) -> Callable[[], State]:
     """Lock the rows of a group; return a function that reads them once the answers are there."""
     heads = _lock_heads(database, needs.organizations)
-    cells = _lock(database, _LOCK_CELLS, _owned(database, needs.cells))
-    rates = _lock(database, _LOCK_RATES, [(key,) for key in needs.rates])
-    flows = _lock(database, _LOCK_FLOWS, _owned(database, needs.flows))
+    cells = _rows_in(database, _LOCK_CELLS, _owned(database, needs.cells))
+    rates = _rows_in(database, _LOCK_RATES, [(key,) for key in needs.rates])
+    flows = _rows_in(database, _LOCK_FLOWS, _owned(database, needs.flows))
     permits = _select(database, _PERMITS, needs.permits)
     closable = _select(database, _CLOSABLE, needs.closing)
 
@@ -127,7 +132,16 @@ def write_opened(database: Database, sealed: Sequence[Sealed]) -> None:
 
 def write_closed(database: Database, sealed: Sequence[Sealed]) -> None:
     """Give open rows their second seal."""
-    database.execute_each(_CLOSE, [_closing(database, one) for one in sealed])
+    well: list[Row] = []
+    others: list[Row] = []
+    for one in sealed:
+        row, call_id = _closing(database, one), database.uuid(one.item.call_id)
+        if row[-1] is None:
+            well.append((*row[:-1], call_id))
+        else:
+            others.append((*row, call_id))
+    database.execute_each(_CLOSE_WELL, well)
+    database.execute_each(_CLOSE, others)
 
 
 def write_heads(database: Database, tips: Mapping[UUID, Tip]) -> None:
@@ -149,7 +163,7 @@ def write_cells(database: Database, cells: Mapping[str, Cell]) -> None:
 
 def write_rates(database: Database, rates: Mapping[str, int]) -> None:
     """Store rate cells."""
-    database.execute_each(_SET_RATE, [(tat, key) for key, tat in rates.items()])
+    _rows_in(database, _SET_RATES, list(rates.items()))
 
 
 def write_flows(database: Database, flows: Mapping[str, Held]) -> None:
@@ -193,14 +207,14 @@ def _opening(database: Database, sealed: Sealed) -> Row:
 def _closing(database: Database, sealed: Sealed) -> Row:
     item = sealed.item
     columns = database.written(sealing.CLOSING, item.columns)
-    return (sealed.seq, sealed.digest, item.text, *columns, database.uuid(item.call_id))
+    return (sealed.seq, sealed.digest, item.text, *columns)
 
 
 def _lock_heads(database: Database, organizations: Sequence[UUID]) -> Cursor | None:
     # One clock for all hosts, read behind the lock.
     clock = "NULL" if database.is_sqlite else POSTGRESQL_CLOCK
     rows = [(database.uuid(organization),) for organization in organizations]
-    return _lock(database, _LOCK_HEADS.replace("{clock}", clock), rows)
+    return _rows_in(database, _LOCK_HEADS.replace("{clock}", clock), rows)
 
 
 def _owned(database: Database, keys: Iterable[tuple[str, UUID]]) -> list[Row]:
@@ -213,7 +227,7 @@ def _granted(
     return Granted(_id(organization), digest, expires, _id(spent_by) if spent_by else None)
 
 
-def _lock(database: Database, sql: str, rows: Sequence[Row]) -> Cursor | None:
+def _rows_in(database: Database, sql: str, rows: Sequence[Row]) -> Cursor | None:
     if not rows:
         return None
     row = "(" + ", ".join(["%s"] * len(rows[0])) + ")"

@@ -12,6 +12,7 @@ import atexit
 import logging
 import os
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from math import inf
@@ -19,29 +20,31 @@ from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
-from django.db import DatabaseError, InterfaceError, OperationalError, transaction
+from django.db import DatabaseError, InterfaceError, transaction
 
 from bonobot.ledger.committing import Committer
 from bonobot.ledger.entries import Admission, Admitted, Opening, Outcome, Settlement
 from bonobot.ledger.floods import Floods, Key, Window, key_of
-from bonobot.ledger.groups import Answer, Close, Item, close_item, count_item, open_item
-from bonobot.ledger.refusals import AuditUnavailable, Refusal
+from bonobot.ledger.gathering import Crowd
+from bonobot.ledger.groups import Answer, Close, Item, Open, close_item, count_item, open_item
+from bonobot.ledger.refusals import AuditUnavailable, CallTaken, Refusal
 from bonobot.ledger.tickets import Answered, Ticket, deliver
+from bonobot.ledger.waiting import GRACE_S, Waiting
+from bonobot.lib.patience import AWAY
 
 __all__ = ["DEADLINE_S", "Refusal", "Writer", "close", "writer"]
 
 logger = logging.getLogger(__name__)
 
 DEADLINE_S = 5.0
-GRACE_S = 2.0  # how much longer than its deadline a caller on a loop waits for the writer's word
 RETRY_S = 0.05
 MOST_IN_GROUP = 256
 STOP_S = 10.0
 
 # What one item can cause by what it holds; anything else is a fault of the writer and ends it.
 POISON = (DatabaseError, ValueError, TypeError, ArithmeticError)
-ABSENT = (OperationalError, InterfaceError)
 
 
 class Writer:
@@ -57,6 +60,8 @@ class Writer:
         self._committer = Committer()
         self._floods = Floods()
         self._in_hand: list[Ticket] = []
+        self._waiting: WeakKeyDictionary[asyncio.AbstractEventLoop, Waiting] = WeakKeyDictionary()
+        self._crowd = Crowd()
         self._troubled = False
         self._thread = Thread(target=self._run, name="ledger-writer", daemon=True)
         self._thread.start()
@@ -91,9 +96,15 @@ class Writer:
         admitted: Admitted = await self._from_loop(self._admission(admission))
         return admitted
 
-    async def settle_async(self, settlement: Settlement) -> bool:
-        """Settle; it happens even if the caller is cancelled while it waits."""
-        settled: bool = await self._from_loop(self._settlement(settlement))
+    async def settle_async(self, settlement: Settlement, *, patient: bool = False) -> bool:
+        """Settle; it happens even if the caller is cancelled while it waits.
+
+        `patient`: wait for a database that is away as long as it takes.
+        """
+        ticket = self._settlement(settlement)
+        if patient:
+            ticket.deadline = inf
+        settled: bool = await self._from_loop(ticket)
         return settled
 
     async def refuse_async(self, opening: Opening) -> UUID:
@@ -137,41 +148,34 @@ class Writer:
         return self._ticket(open_item(opening, at, outcome=outcome), at)
 
     def _ticket(self, item: Item, at: datetime) -> Ticket:
+        return Ticket(item, at, deadline=time.monotonic() + self.deadline_s)
+
+    def _from_thread(self, ticket: Ticket) -> Future[Any]:
+        # A loop's thread has no transaction: Django lets none begin there.
         if transaction.get_connection().in_atomic_block:
             raise RuntimeError(
                 "The ledger's writer can't be used inside a transaction: its rows would be locked "
                 "by yours, and would stay if yours is rolled back. Use `ledger.changes` there."
             )
-        return Ticket(item, at, deadline=time.monotonic() + self.deadline_s)
-
-    def _from_thread(self, ticket: Ticket) -> Future[Any]:
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()  # it can't be taken back: the row may be written
         ticket.future = future
-        self._put(ticket)
+        self._put([ticket])
         return future
 
     async def _from_loop(self, ticket: Ticket) -> Any:
-        loop = ticket.loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        ticket.future = future
-        self._put(ticket)
-        late = loop.call_later(self.deadline_s + GRACE_S, _give_up, future)
-        heard = False
-        try:
-            answer = await future
-            heard = True
-            return answer
-        finally:
-            late.cancel()
-            if not heard and future.done() and not future.cancelled() and not future.exception():
-                self._unheard(ticket, future.result())
+        loop = asyncio.get_running_loop()
+        waiting = self._waiting.get(loop)
+        if waiting is None:
+            waiting = self._waiting[loop] = Waiting(self._put, self._unheard, self._crowd)
+        return await waiting.answer(ticket)
 
-    def _put(self, ticket: Ticket) -> None:
+    def _put(self, tickets: Iterable[Ticket]) -> None:
         with self._gate:
             if self._closed:
                 raise AuditUnavailable("this process is stopping")
-            self._queue.put(ticket)
+            for ticket in tickets:
+                self._queue.put(ticket)
 
     def _unheard(self, ticket: Ticket, answer: Answer) -> None:
         """Close the row of a call whose caller went away before it could run."""
@@ -212,10 +216,12 @@ class Writer:
             return None
         self._in_hand.clear()
         self._in_hand.append(ticket)
-        return self._drain([ticket])
+        group = self._drain([ticket])
+        self._crowd.learn(len(group))
+        return group
 
     def _drain(self, group: list[Ticket]) -> list[Ticket]:
-        """Add what waits, without waiting for it."""
+        """Add what waits."""
         while len(group) < MOST_IN_GROUP:
             try:
                 ticket = self._queue.get_nowait()
@@ -233,7 +239,7 @@ class Writer:
         while group := self._in_time(group):
             try:
                 deliver(self._attempt(group), self._unheard)
-            except ABSENT as error:
+            except AWAY as error:
                 self._trouble(error)
                 time.sleep(RETRY_S)
                 group = self._drain(group)
@@ -275,8 +281,17 @@ class Writer:
             for ticket in group:
                 self._serve([ticket])
             return
+        deliver([(group[0], self._unfit(group[0].item, error))], self._unheard)
+
+    def _unfit(self, item: Item, error: Exception) -> Refusal:
+        """Return why an item can't be held: its row is another's, or what it says is no row."""
+        try:
+            if isinstance(item, Open) and self._committer.holds(item.call_id):
+                return CallTaken()
+        except (DatabaseError, InterfaceError) as other:
+            self._trouble(other)
         logger.error("The ledger can't hold an entry", exc_info=error)
-        deliver([(group[0], AuditUnavailable("it can't hold this entry"))], self._unheard)
+        return AuditUnavailable("it can't hold this entry")
 
     def _in_time(self, group: list[Ticket]) -> list[Ticket]:
         """Answer those that waited too long; keep the others, and what must be written anyway."""
@@ -322,12 +337,6 @@ class Writer:
         ended = AuditUnavailable
         deliver([(ticket, ended("its writer has stopped")) for ticket in waiting], self._unheard)
         self._committer.disconnect()
-
-
-def _give_up(future: "asyncio.Future[Any]") -> None:
-    """Let a caller go whom even the writer doesn't answer; what comes later finds nobody."""
-    if not future.done():
-        future.set_exception(AuditUnavailable("the database doesn't answer"))
 
 
 def _own(window: Window) -> Ticket:

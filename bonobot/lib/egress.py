@@ -11,9 +11,7 @@ lies inside, for clients that may go there, is connected to directly.
 """
 
 import asyncio
-import os
 import re
-import socket
 import ssl
 from collections.abc import (
     AsyncIterator,
@@ -24,7 +22,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -38,12 +35,16 @@ from django.conf import settings
 from bonobot.lib import streams
 from bonobot.lib.networks import Reach, Verdict, judge
 from bonobot.lib.problems import Problem
+from bonobot.lib.resolving import look_up, system_resolve
 from bonobot.lib.tunnels import open_tunnel, proxy_of
 
 MAX_BODY = 4 * 1024 * 1024
 LONGEST_URL = 8192
 # Most servers hang up after 5 s of silence: a request must not cross that on its way.
 KEEP_ALIVE_S = 4.5
+# Of one client: how many requests are under way at once, and how many idle connections are kept.
+MAX_CONNECTIONS = 100
+KEPT_CONNECTIONS = 20
 TRIED_ADDRESSES = 4
 PREVIEW_S = 5.0
 
@@ -102,7 +103,7 @@ def addresses(host: str) -> tuple[Verdict, ...]:
     Blocks for up to 5 s: never call it on the loop.
     """
     try:
-        found = _resolvers(os.getpid()).submit(_look_up, host.strip("[]"), 443).result(PREVIEW_S)
+        found = look_up(host.strip("[]"), 443).result(PREVIEW_S)
     except (OSError, UnicodeError, TimeoutError):
         return ()
     return tuple(judge(address) for address in found)
@@ -115,6 +116,7 @@ def guarded_client(
     connect_s: float = 30,
     read_s: float = 60,
     max_body: int = MAX_BODY,
+    max_connections: int = MAX_CONNECTIONS,
     auth: httpx2.Auth | None = None,
     resolve: Resolve | None = None,
     dial: httpcore2.AsyncNetworkBackend | None = None,
@@ -122,13 +124,18 @@ def guarded_client(
     """Return an HTTP client that connects to permitted addresses only.
 
     `max_body` caps a body in bytes; a request's extension `max_body`, a number or an `Allowance`,
-    overrides it. `resolve` and `dial` replace the system's resolver and sockets. Whatever the
-    guard refuses raises `EgressDenied`.
+    overrides it. Requests beyond `max_connections` wait for their turn. `resolve` and `dial`
+    replace the system's resolver and sockets. Whatever the guard refuses raises `EgressDenied`.
     """
     proxy = settings.BONOBOT_EGRESS_PROXY if settings.configured else ""
     backend = GuardedBackend(allow_private=allow_private, resolve=resolve, dial=dial, proxy=proxy)
     return httpx2.AsyncClient(
-        transport=GuardedTransport(backend, allow_private=allow_private, max_body=max_body),
+        transport=GuardedTransport(
+            backend,
+            allow_private=allow_private,
+            max_body=max_body,
+            max_connections=max_connections,
+        ),
         headers={"Accept-Encoding": "identity", "User-Agent": "bonobot", **(headers or {})},
         timeout=httpx2.Timeout(read_s, connect=connect_s, pool=connect_s),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
@@ -151,7 +158,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
     ) -> None:
         self._proxy = proxy_of(proxy)
         self._allow_private = allow_private
-        self._resolve = resolve or _system_resolve
+        self._resolve = resolve or system_resolve
         self._dial = dial or streams.Backend()
 
     async def connect_tcp(
@@ -223,14 +230,19 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     """One pool of guarded connections; refuses redirects, encodings and bodies over the cap."""
 
     def __init__(
-        self, backend: httpcore2.AsyncNetworkBackend, *, allow_private: bool, max_body: int
+        self,
+        backend: httpcore2.AsyncNetworkBackend,
+        *,
+        allow_private: bool,
+        max_body: int,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._allow_private = allow_private
         self._max_body = max_body
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=tls(),
-            max_connections=100,
-            max_keepalive_connections=20,
+            max_connections=max_connections,
+            max_keepalive_connections=KEPT_CONNECTIONS,
             keepalive_expiry=KEEP_ALIVE_S,
             network_backend=backend,
         )
@@ -381,20 +393,3 @@ def tls() -> ssl.SSLContext:
     """Return what judges certificates, for all clients."""
     # Reading the system's certificates takes tens of milliseconds: once for all clients.
     return httpx2.create_ssl_context()
-
-
-@cache
-def _resolvers(pid: int) -> ThreadPoolExecutor:
-    # Own threads, so that names which never resolve hold up nobody else's work; per process,
-    # because threads don't survive a fork.
-    return ThreadPoolExecutor(32, thread_name_prefix=f"resolve-{pid}")
-
-
-def _look_up(host: str, port: int) -> list[str]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
-
-
-async def _system_resolve(host: str, port: int) -> Sequence[str]:
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(_resolvers(os.getpid()), _look_up, host, port)

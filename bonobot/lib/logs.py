@@ -8,9 +8,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from datetime import UTC, datetime
 from typing import Any
 
@@ -67,16 +65,23 @@ def configuration(*, level: str, style: str) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def bound(*, request: str = "", session: str = "", call: str = "") -> Iterator[None]:
+class bound:
     """Put ids on every record that is made inside."""
-    given = {"request": request, "session": session, "call": call}
-    tokens = [(_CONTEXT[name], _CONTEXT[name].set(value)) for name, value in given.items() if value]
-    try:
-        yield
-    finally:
-        for variable, token in reversed(tokens):
-            variable.reset(token)
+
+    __slots__ = ("_given", "_tokens")
+
+    def __init__(self, *, request: str = "", session: str = "", call: str = "") -> None:
+        self._given = ((request_id, request), (session_id, session), (call_id, call))
+        self._tokens: list[tuple[ContextVar[str], Token[str]]] = []
+
+    def __enter__(self) -> None:
+        """Bind those that are not blank."""
+        self._tokens = [(name, name.set(value)) for name, value in self._given if value]
+
+    def __exit__(self, *_error: object) -> None:
+        """Leave what was bound before."""
+        for name, token in reversed(self._tokens):
+            name.reset(token)
 
 
 class Brief(logging.Filter):

@@ -95,3 +95,15 @@ class Unavailable(Problem):
     code = "unavailable"
     status = 503
     title = "Not available now"
+
+
+class InternalError(Problem):
+    """A fault of ours: it was logged, and the log knows more than whoever is told of it."""
+
+    code = "internal_error"
+    status = 500
+    title = "Something went wrong here"
+
+    def __init__(self, what: str = "Something went wrong", *, remedy: str) -> None:
+        """`what` went wrong: the beginning of the sentence that says whose fault it was."""
+        super().__init__(f"{what} in Bonobot itself; the log says more.", remedy=remedy)

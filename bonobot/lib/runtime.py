@@ -16,12 +16,14 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from django.db import close_old_connections
+from django.db import connections
 
 ORM_THREADS = 8
 TICK_S = 1.0
 CLOSE_S = 10.0
 MOMENT_S = 0.2
+# A connection to a file is opened again after so long: somebody may have put back an older one.
+KEPT_S = 60.0
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +44,8 @@ class Runtime:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closers: list[Callable[[], Awaitable[object]]] = []
         self._orm = concurrent.futures.ThreadPoolExecutor(ORM_THREADS, thread_name_prefix="orm")
+        # SQLite's connections of the ORM threads, which they keep.
+        self._files: dict[tuple[int, str], Any] = {}
         self._ticking = asyncio.run_coroutine_threadsafe(self._tick(), loop)
 
     @classmethod
@@ -89,7 +93,7 @@ class Runtime:
         if not self._is_here():
             raise RuntimeError("`orm` belongs to the runtime's loop: elsewhere, call directly.")
         work = functools.partial(
-            contextvars.copy_context().run, _with_fresh_connections, fn, *args, **kwargs
+            contextvars.copy_context().run, self._with_usable_connections, fn, *args, **kwargs
         )
         return await self.loop.run_in_executor(self._orm, work)
 
@@ -119,6 +123,8 @@ class Runtime:
             await self._cancel_tasks(deadline)
             ending = functools.partial(self._orm.shutdown, wait=True, cancel_futures=True)
             await self._until(deadline, self.loop.run_in_executor(None, ending))
+            for kept in self._files.values():
+                kept.close()
         finally:
             self._ticking.cancel()
             _state.forget(self)
@@ -178,6 +184,30 @@ class Runtime:
         while True:
             self.ticked_at = time.monotonic()
             await asyncio.sleep(TICK_S)
+
+    def _with_usable_connections(
+        self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        self._tidy_connections()
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            self._tidy_connections()
+
+    def _tidy_connections(self) -> None:
+        """Give this thread's connections back to their pool; one to a file stays for a while.
+
+        Opening a file with its pragmas and functions costs more than most of what is asked of it,
+        and there are no more of these threads than there would be connections anyway.
+        """
+        for connection in connections.all(initialized_only=True):
+            opened = connection.connection
+            if connection.vendor == "sqlite" and opened is not None:
+                key = threading.get_ident(), connection.alias
+                if self._files.get(key) is not opened:
+                    self._files[key] = opened
+                    connection.close_at = time.monotonic() + KEPT_S
+            connection.close_if_unusable_or_obsolete()
 
     def _is_here(self) -> bool:
         try:
@@ -242,14 +272,6 @@ def _run(loop: asyncio.AbstractEventLoop, running: threading.Event) -> None:
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
-
-
-def _with_fresh_connections(fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    close_old_connections()
-    try:
-        return fn(*args, **kwargs)
-    finally:
-        close_old_connections()
 
 
 async def _bounded(

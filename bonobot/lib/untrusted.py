@@ -8,6 +8,7 @@ stay, and so do the joiners inside an emoji: they show as what they are.
 import re
 import unicodedata
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -80,9 +81,14 @@ def _is_picture(emoji: str) -> bool:
 
 
 def storable(value: Any) -> Any:
-    """Return JSON-like `value` with what no database stores (NUL, lone surrogates) replaced."""
+    """Return JSON-like `value` with what no database stores replaced.
+
+    That is NUL, lone surrogates, and numbers that JSON has no word for, which become texts.
+    """
     if isinstance(value, str):
         return _UNSTORABLE.sub("\ufffd", value)
+    if isinstance(value, float) and not isfinite(value):
+        return str(value)
     if isinstance(value, Mapping):
         return {storable(key): storable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

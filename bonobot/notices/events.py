@@ -47,6 +47,7 @@ EVENTS: dict[str, Event] = {
             Severity.CRITICAL,
         ),
         Event("approval_waiting", "A call waits for approval", Severity.WARNING),
+        Event("question_waiting", "A server asks a question", Severity.WARNING),
         Event("budget_warning", "A budget is nearly spent", Severity.WARNING),
         Event("budget_exhausted", "A budget is spent", Severity.CRITICAL),
         Event("test", "A test notice", Severity.INFO),

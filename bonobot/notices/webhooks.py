@@ -6,7 +6,6 @@ id in `Idempotency-Key` stays the same when a notice is sent again.
 """
 
 import asyncio
-import hmac
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from django.utils import timezone
 
 from bonobot.lib.egress import guarded_client
 from bonobot.lib.problems import Problem
+from bonobot.lib.signatures import SIGNATURE, TIMESTAMP, sign
 from bonobot.lib.untrusted import storable, visible
 from bonobot.notices.models import Notice
 
@@ -26,12 +26,6 @@ WHOLE_S = 15.0
 MAX_ANSWER = 16 * 1024
 SHOWN_OF_ANSWER = 200
 BESIDE_EACH_OTHER = 16
-
-
-def sign(secret: str, timestamp: int, body: bytes) -> str:
-    """Return the signature of a body that was made at `timestamp`."""
-    signed = f"{timestamp}.".encode() + body
-    return "v1=" + hmac.new(secret.encode(), signed, "sha256").hexdigest()
 
 
 def body_of(notice: Notice) -> bytes:
@@ -75,8 +69,8 @@ def post_of(notice: Notice) -> Post:
     headers = {
         "Content-Type": "application/json",
         "Bonobot-Event": notice.event,
-        "Bonobot-Timestamp": str(timestamp),
-        "Bonobot-Signature": sign(channel.secret.open(), timestamp, body),
+        TIMESTAMP: str(timestamp),
+        SIGNATURE: sign(channel.secret.open(), timestamp, body),
         "Idempotency-Key": str(notice.pk),
     }
     return Post(channel.origin, channel.allow_private, channel.url.open(), headers, body)

@@ -8,6 +8,7 @@ from django.db import transaction
 
 from agents.bindings import bind, unbind
 from agents.budgets import set_budgets
+from agents.callees import set_callees
 from agents.drafts import set_draft
 from agents.models import Agent, ModelEndpoint
 from agents.registration import (
@@ -19,7 +20,10 @@ from agents.registration import (
     remove_endpoint,
     save_endpoint,
 )
+from agents.skills.keeping import remove_skill, save_skill
 from agents.tool_policies import set_policy
+from agents.workflows.keeping import remove_workflow, save_workflow
+from agents.workflows.triggers import set_triggers
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.portability.documents import Wanted
@@ -155,6 +159,26 @@ def _binding(principal: Principal, step: Step) -> None:
     )
 
 
+def _callees(principal: Principal, step: Step) -> None:
+    set_callees(principal, _agent_row(principal, step.wanted.slug), step.wanted.may_ask)
+
+
+def _skill(principal: Principal, step: Step) -> None:
+    if step.action == "remove":
+        remove_skill(principal, step.row)
+    else:
+        save_skill(principal, step.wanted.spec, step.row)
+
+
+def _workflow(principal: Principal, step: Step) -> None:
+    if step.action == "remove":
+        remove_workflow(principal, step.row)
+    else:
+        made = save_workflow(principal, step.wanted.spec, step.row)
+        if step.wanted.triggers is not None:
+            set_triggers(principal, made, step.wanted.triggers)
+
+
 def _policy(principal: Principal, step: Step) -> None:
     set_policy(principal, _agent_row(principal, step.wanted.slug), step.wanted.policy)
 
@@ -194,6 +218,9 @@ _DOERS: dict[str, Callable[[Principal, Step], None]] = {
     "server": _server,
     "agent": _agent,
     "binding": _binding,
+    "callees": _callees,
+    "skill": _skill,
+    "workflow": _workflow,
     "policy": _policy,
     "organization_policy": _own_policy,
     "policy_draft": _policy_draft,

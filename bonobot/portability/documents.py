@@ -14,8 +14,12 @@ from agents.tool_policies import EFFECTS, PolicyText, RuleText
 from agents.tool_policies import Entry as RuleEntry
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.lib.untrusted import visible
-from bonobot.portability.members import Members
+from bonobot.portability.members import Members, Place
+from bonobot.portability.skills import WantedSkill, read_skill
+from bonobot.portability.workflows import WantedWorkflow, read_workflow
+from bonobot.portability.workspaces import TOOLS, tools_of
 from mcp_servers import placeholders
+from mcp_servers.asked_back import ASKED_BACK, SWITCHES
 from mcp_servers.naming import check_name
 from mcp_servers.portability.entries import Entry
 from mcp_servers.portability.reader import Node, read
@@ -30,35 +34,22 @@ _ENDPOINT_TEXTS = (
     *("thinking", "fallback", "falls_over"),
 )
 _ENDPOINT_FLAGS = ("allow_private", "native_tools", "sees_images")
-_ENDPOINT_NUMBERS = (*("timeout_s", "input_price", "output_price", "max_tokens", "retries"),)
+_ENDPOINT_NUMBERS = (
+    *("timeout_s", "input_price", "output_price", "max_tokens", "context_window", "retries"),
+)
 SECTIONS = (
-    *("bonobot", "model_endpoints", "servers", "agents"),
+    *("bonobot", "model_endpoints", "servers", "agents", "skills", "workflows"),
     *("policy", "policy_draft", "budgets"),
 )
+_BESIDE_AGENT = ("model", "policy", "policy_draft", "budgets", "servers", "may_ask")
 # How much of a server an agent gets.
+AGENT_LIMITS = (*("max_turns", "max_calls", "max_run_s", "calls_per_minute", "tool_search_above"),)
 SHARES = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts")
 _SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 _BESIDE_ENTRY = (
     *("description", "approval", "allow_private", "confinement", "network"),
-    *("allowed_tools", "budgets", *PRICED),
+    *("allowed_tools", "budgets", *PRICED, *ASKED_BACK),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where something is wanted."""
-
-    document: int
-    line: int
-    path: str
-
-    def mark(self, problem: Problem) -> Problem:
-        """Put document, line and path into a problem that another module raised."""
-        if not problem.field.startswith(self.path):
-            problem.field = f"{self.path}.{problem.field}" if problem.field else self.path
-        problem.extra.setdefault("line", self.line)
-        problem.extra.setdefault("document", self.document)
-        return problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +96,7 @@ class WantedAgent:
     draft: PolicyText | None = None
     budgets: tuple[BudgetLine, ...] | None = None
     bindings: tuple[WantedBinding, ...] | None = None
+    may_ask: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +127,8 @@ class Wanted:
     endpoints: dict[str, WantedEndpoint] = field(default_factory=dict)
     servers: dict[str, WantedServer] = field(default_factory=dict)
     agents: dict[str, WantedAgent] = field(default_factory=dict)
+    skills: dict[str, WantedSkill] = field(default_factory=dict)
+    workflows: dict[str, WantedWorkflow] = field(default_factory=dict)
     policy: WantedPolicy | None = None
     draft: WantedPolicy | None = None
     budgets: WantedBudgets | None = None
@@ -179,6 +173,11 @@ class _Document:
                 self._wanted.servers[name] = server
         for name, place, node in self._section(top, "agents"):
             self._wanted.agents[name] = self._agent(name, place, node)
+        for name, place, node in self._section(top, "skills"):
+            self._wanted.skills[name] = read_skill(name, place, self._members(node, place.path))
+        for name, place, node in self._section(top, "workflows"):
+            members = self._members(node, place.path)
+            self._wanted.workflows[name] = read_workflow(name, place, members, node)
         self._own_policy(top)
         self._own_draft(top)
         self._own_budgets(top)
@@ -214,7 +213,9 @@ class _Document:
             "confinement": members.text("confinement"),
             "network": members.text("network"),
             "only_tools": members.list("allowed_tools") if members.has("allowed_tools") else None,
-            **{name: members.number(name) for name in PRICED},
+            **{name: members.number(name) for name in (*PRICED, "sampling_tokens")},
+            **{name: members.flag(name) for name in SWITCHES},
+            "sampling": members.text("sampling"),
         }
         entry = read_server(Found(name, place.line, node), self._values, {}, _BESIDE_ENTRY)
         problems = [*entry.problems, *_left_out(entry, place)]
@@ -256,9 +257,10 @@ class _Document:
         members = self._members(node, place.path)
         values = members.texts_of("name", "description", "instructions")
         values["enabled"] = members.flag("enabled")
-        for name in ("max_turns", "max_calls", "max_run_s", "calls_per_minute"):
+        for name in AGENT_LIMITS:
             values[name] = members.number(name)
-        beside = ("model", "policy", "policy_draft", "budgets", "servers")
+        values |= tools_of(members)
+        beside = ("model", "policy", "policy_draft", "budgets", "servers", "may_ask", *TOOLS)
         model = members.text("model")
         members.refuse_others((*values, *beside))
         return WantedAgent(
@@ -270,6 +272,7 @@ class _Document:
             draft=self._policy(members, "policy_draft", f"{place.path}.policy_draft"),
             budgets=self._budgets(members),
             bindings=self._bindings(members),
+            may_ask=members.list("may_ask") if members.has("may_ask") else None,
         )
 
     def _own_policy(self, top: Members) -> None:

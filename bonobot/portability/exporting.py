@@ -7,11 +7,15 @@ import yaml
 
 from agents.budgets import WARN_AT, BudgetLine, budgets_of, line_of
 from agents.budgets import Owner as BudgetOwner
+from agents.callees import callees_of
 from agents.drafts import draft_of
 from agents.endpoint_rules import EndpointSpec, chain
-from agents.models import Agent, ModelEndpoint
+from agents.models import Agent, ModelEndpoint, Skill, Workflow
 from agents.tool_policies import Owner, PolicyText, policy_text
-from bonobot.portability.documents import SHARES, VERSION
+from bonobot.portability.documents import AGENT_LIMITS, SHARES, VERSION
+from bonobot.portability.skills import exported
+from bonobot.portability.workflows import exported as exported_workflows
+from bonobot.portability.workspaces import workspace_of
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -23,7 +27,6 @@ ENDPOINT_MEMBERS = (
     *("base_url", "model", "allow_private", "timeout_s"),
     *("region", "access_key_id", "api_version", "thinking", "sees_images"),
 )
-_LIMITS = ("max_turns", "max_calls", "max_run_s", "calls_per_minute")
 
 
 def client_file(principal: Principal, agent: Agent | None = None) -> dict[str, Any]:
@@ -51,6 +54,12 @@ def configuration(principal: Principal, agent: Agent | None = None) -> dict[str,
         "servers": {row.name: _server(row, names) for row in _servers(principal, agent)},
         "agents": {row.slug: _agent(row) for row in agents.select_related("model_endpoint")},
     }
+    skills = Skill.objects.for_organization(principal.organization_id)
+    if agent is None and (said := exported(skills)):
+        found["skills"] = said
+    workflows = Workflow.objects.for_organization(principal.organization_id)
+    if agent is None and (said := exported_workflows(workflows)):
+        found["workflows"] = said
     own = Organization.objects.get(pk=principal.organization_id)
     if agent is not None:
         return found
@@ -103,7 +112,7 @@ def _endpoint(row: ModelEndpoint, names: Names) -> dict[str, Any]:
         if value := getattr(row, name):
             found[name] = value
     # A price of 0 says something else than none.
-    for name in ("input_price", "output_price", "max_tokens"):
+    for name in ("input_price", "output_price", "max_tokens", "context_window"):
         if (value := getattr(row, name)) is not None:
             found[name] = value
     for name in ("native_tools", "retries"):  # 0 and false say something here
@@ -122,7 +131,9 @@ def _agent(row: Agent) -> dict[str, Any]:
         "instructions": row.instructions,
         "model": row.model_endpoint.slug,
         "enabled": row.enabled,
-        **{name: getattr(row, name) for name in _LIMITS},
+        **({"may_ask": callees} if (callees := callees_of(row)) else {}),
+        **{name: getattr(row, name) for name in AGENT_LIMITS},
+        **workspace_of(row),
         "policy": _policy(row),
         **_draft(row),
         "budgets": _budgets(row),

@@ -1,11 +1,29 @@
 """Read the members of one object of a file, with a problem for each that doesn't hold."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.lib.untrusted import visible
 from mcp_servers.portability.reader import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where something is wanted."""
+
+    document: int
+    line: int
+    path: str
+
+    def mark(self, problem: Problem) -> Problem:
+        """Put document, line and path into a problem that another module raised."""
+        if not problem.field.startswith(self.path):
+            problem.field = f"{self.path}.{problem.field}" if problem.field else self.path
+        problem.extra.setdefault("line", self.line)
+        problem.extra.setdefault("document", self.document)
+        return problem
 
 
 class Members:
@@ -82,6 +100,16 @@ class Members:
             return node
         self._wrong(name, node, "an object", "Write name: value.")
         return None
+
+    def plain(self, name: str) -> Any:
+        """Return a member of any kind as Python has it; None when it isn't there."""
+        node = self._node.get(name)
+        return None if node is None else node.plain()
+
+    def inner(self, name: str) -> "Members | None":
+        """Return the members of an object within; None when it isn't there."""
+        node = self.object(name)
+        return Members(node, self._at(name), self._document, self._problems) if node else None
 
     def children(self, name: str) -> tuple[tuple[str, int, Node], ...]:
         """Return the members of an object by name; an empty one has none."""

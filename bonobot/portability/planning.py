@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agents.budgets import budgets_of, line_of
+from agents.callees import callees_of
 from agents.drafts import is_draft
-from agents.models import Agent, ModelEndpoint
+from agents.models import Agent, ModelEndpoint, Skill, Workflow
 from agents.tool_policies import Owner, PolicyText, is_policy
 from bonobot.lib.problems import Conflict, Invalid, NotFound, Problem
 from bonobot.portability.documents import (
@@ -21,6 +22,8 @@ from bonobot.portability.documents import (
     WantedEndpoint,
     WantedServer,
 )
+from bonobot.portability.skills import changed_fields
+from bonobot.portability.workflows import changed_members
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
 from mcp_servers.configuration import ServerSpec, check
@@ -35,7 +38,9 @@ _PREFIXES: Mapping[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HE
 class Step:
     """What becomes of one object: create, change, unchanged or remove, with the fields."""
 
-    kind: str  # model_endpoint, server, agent, binding, policy, policy_draft, budgets; or with
+    kind: (
+        str  # model_endpoint, server, agent, skill, binding, policy, policy_draft, budgets; or with
+    )
     # whose it is: organization_policy, organization_budgets, server_budgets …
     name: str
     action: str
@@ -79,6 +84,9 @@ def make_plan(principal: Principal, wanted: Wanted, *, prune: bool = False) -> P
         *planning.own_policy(),
         *planning.own_budgets(),
         *planning.agents(),
+        *planning.callees(),
+        *planning.skills(),
+        *planning.workflows(),
         *(planning.removals() if prune else ()),
     )
     return Plan(steps=steps, problems=(*wanted.problems, *planning.problems))
@@ -112,6 +120,9 @@ class _Planning:
         self._servers = {row.name: row for row in pool}
         agents = Agent.objects.for_organization(organization).select_related("model_endpoint")
         self._agents = {row.slug: row for row in agents}
+        workflows = Workflow.objects.for_organization(organization)
+        self._workflows = {row.name: row for row in workflows}
+        self._skills = {row.name: row for row in Skill.objects.for_organization(organization)}
 
     def endpoints(self) -> Iterator[Step]:
         known = self._wanted.endpoints
@@ -228,9 +239,49 @@ class _Planning:
             changed = ["budgets"] if stored != set(wanted.budgets) else []
             yield _step("budgets", wanted.slug, changed, wanted, row)
 
+    def callees(self) -> Iterator[Step]:
+        for slug, wanted in self._wanted.agents.items():
+            if wanted.may_ask is None:
+                continue
+            strange = set(wanted.may_ask) - self._agents.keys() - self._wanted.agents.keys()
+            if strange:
+                missing = _missing("agent", min(strange), "may_ask")
+                self.problems.append(wanted.place.mark(missing))
+                continue
+            row = self._agents.get(slug)
+            stored = set(callees_of(row)) if row else set()
+            changed = [] if stored == set(wanted.may_ask) else ["may_ask"]
+            yield _step("callees", slug, changed, wanted, row)
+
+    def skills(self) -> Iterator[Step]:
+        for name, wanted in self._wanted.skills.items():
+            row = self._skills.get(name)
+            strange = set(wanted.values.get("agents", ())) - self._agents.keys()
+            if strange := strange - self._wanted.agents.keys():
+                missing = _missing("agent", min(strange), "agents")
+                self.problems.append(wanted.place.mark(missing))
+            elif row is None:
+                yield Step(kind="skill", name=name, action="create", wanted=wanted)
+            else:
+                try:
+                    yield _step("skill", name, changed_fields(row, wanted), wanted, row)
+                except Problem as problem:
+                    self.problems.append(wanted.place.mark(problem))
+
+    def workflows(self) -> Iterator[Step]:
+        for name, wanted in self._wanted.workflows.items():
+            row = self._workflows.get(name)
+            changed = changed_members(row, wanted) if row else []
+            if row is None:
+                yield Step(kind="workflow", name=name, action="create", wanted=wanted)
+            else:
+                yield _step("workflow", name, changed, wanted, row)
+
     def removals(self) -> Iterator[Step]:
         """Yield what the file's own sections don't name; agents first, they hold the others."""
         for section, kind, rows, kept in (
+            ("workflows", "workflow", self._workflows, self._wanted.workflows),
+            ("skills", "skill", self._skills, self._wanted.skills),
             ("agents", "agent", self._agents, self._wanted.agents),
             ("servers", "server", self._servers, self._wanted.servers),
             ("model_endpoints", "model_endpoint", self._endpoints, self._wanted.endpoints),

@@ -24,7 +24,7 @@ class TokenAuthentication(BaseAuthentication):
         scheme, _, text = get_authorization_header(request).decode("latin-1").partition(" ")
         if scheme.lower() != "bearer":
             return None
-        return TokenUser(), authenticate(text.strip())
+        return TokenUser(), authenticate(text.strip(), request.META.get("REMOTE_ADDR", ""))
 
     def authenticate_header(self, request: Request) -> str:
         """Say how to sign in, on a 401."""

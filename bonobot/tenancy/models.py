@@ -124,7 +124,10 @@ class TokenQuerySet(GovernedQuerySet):
 class Token(GovernedModel):
     """A key for programs: shown once, kept as a peppered HMAC (FEATURES D7).
 
-    `agent_id` narrows it to one agent; it is a copied id, since agents live above this room.
+    `agent_ids` narrow it to these agents, `scopes` to a part of what its role may do, `networks` to
+    where it may be used from; empty lists are no bounds. The agents are copied ids, since agents
+    live above this room: one that is removed stays named, so that the token never becomes wider.
+    `client` says which program it was made for.
     """
 
     observed_fields: ClassVar[frozenset[str]] = frozenset({"last_used_at"})
@@ -134,7 +137,10 @@ class Token(GovernedModel):
     pepper_id = models.PositiveSmallIntegerField(editable=False)
     digest = models.CharField(max_length=64, editable=False)
     role = models.CharField(_("role"), max_length=16, choices=ROLE_CHOICES, default=Role.MEMBER)
-    agent_id = models.UUIDField(_("only for agent"), null=True, blank=True)
+    scopes = models.JSONField(_("scopes"), default=list, blank=True)
+    agent_ids = models.JSONField(_("only for agents"), default=list, blank=True)
+    networks = models.JSONField(_("only from networks"), default=list, blank=True)
+    client = models.CharField(_("for program"), max_length=64, blank=True, default="")
     calls_per_minute = models.PositiveIntegerField(_("calls a minute"), null=True, blank=True)
     expires_at = models.DateTimeField(_("expires"), null=True, blank=True)
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)

@@ -11,14 +11,30 @@ from uuid import UUID
 from bonobot.ledger.actors import Actor, ActorKind
 from bonobot.lib.problems import Forbidden
 from bonobot.tenancy.models import Membership, Organization, Token, User
-from bonobot.tenancy.roles import WHO_MAY, Action, Role, may
+from bonobot.tenancy.roles import WHO_MAY, Action, Role, Scope, in_scope, may, scopes_with
+
+
+class InsufficientScope(Forbidden):
+    """The role would do, but the token lacks the scope: one of `scopes` is needed (RFC 6750)."""
+
+    code = "insufficient_scope"
+
+    def __init__(self, *scopes: Scope) -> None:
+        self.scopes = scopes
+        super().__init__(
+            f"The token lacks a scope for this: {' or '.join(scopes)}.",
+            rule=f"scope:{scopes[0]}",
+            remedy="Use a token that has it, or have the scope added to this one.",
+            extra={"scopes": list(scopes)},
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Principal:
     """Who asks, for which organization, and in which role.
 
-    `agent_id` narrows a token to one agent. `id` is the identity that limits and audit rows use.
+    `agent_ids` narrow a token to these agents, `scopes` to a part of what its role may do; no
+    agents and None are no bounds. `id` is the identity that limits and audit rows use.
     """
 
     kind: ActorKind
@@ -27,22 +43,38 @@ class Principal:
     organization_id: UUID
     role: Role
     platform_admin: bool = False
-    agent_id: UUID | None = None
+    agent_ids: frozenset[UUID] = frozenset()
+    scopes: frozenset[Scope] | None = None
     token_id: UUID | None = None
     calls_per_minute: int | None = None
 
     def may(self, action: Action) -> bool:
         """Tell whether this principal may do `action`."""
+        return in_scope(self.scopes, action) and self.has_role_for(action)
+
+    def has_role_for(self, action: Action) -> bool:
+        """Tell whether the role alone may do `action`, whatever the scopes say."""
         return self.platform_admin or may(self.role, action)
 
+    def reaches(self, agent_id: UUID | None) -> bool:
+        """Tell whether this principal isn't narrowed to other agents than this one."""
+        return not self.agent_ids or agent_id in self.agent_ids
+
     def require(self, action: Action) -> None:
-        """Raise `Forbidden` (code `forbidden`) unless this principal may do `action`."""
-        if not self.may(action):
+        """Raise `Forbidden`, or `InsufficientScope`, unless this principal may do `action`."""
+        if not self.has_role_for(action):
             raise Forbidden(
                 f"The role `{self.role}` may not do `{action}` here.",
                 rule=f"role:{action}",
                 remedy=f"Ask someone who may: {WHO_MAY[action]}.",
             )
+        if not in_scope(self.scopes, action):
+            raise InsufficientScope(*scopes_with(action))
+
+    def require_scope(self, scope: Scope) -> None:
+        """Raise `InsufficientScope` unless this principal has `scope`."""
+        if self.scopes is not None and scope not in self.scopes:
+            raise InsufficientScope(scope)
 
     @property
     def actor(self) -> Actor:
@@ -77,7 +109,9 @@ def principal_for_token(token: Token) -> Principal:
         label=token.name,
         organization_id=token.organization_id,
         role=Role(token.role),
-        agent_id=token.agent_id,
+        agent_ids=frozenset(map(UUID, token.agent_ids)),
+        # A scope that there isn't any more gives nothing; no scope at all is no bounds.
+        scopes=frozenset(Scope) & set(token.scopes) if token.scopes else None,
         token_id=token.pk,
         calls_per_minute=token.calls_per_minute,
     )

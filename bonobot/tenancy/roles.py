@@ -3,8 +3,11 @@
 The table is the rule; the documentation and the tests are made from it. A platform administrator
 (Django superuser) may do everything in every organization, and alone may touch what `PLATFORM_ONLY`
 names: whoever can set a command line can run code on the host.
+
+A program's token may have scopes beside its role; it may do what both allow.
 """
 
+from collections.abc import Collection
 from enum import StrEnum
 
 
@@ -25,9 +28,11 @@ class Action(StrEnum):
     VIEW_AUDIT = "view_audit"
     MANAGE_SERVERS = "manage_servers"
     MANAGE_AGENTS = "manage_agents"
+    MANAGE_WORKFLOWS = "manage_workflows"
     APPROVE_DEFINITIONS = "approve_definitions"
     APPROVE_CALLS = "approve_calls"
     CALL_TOOLS = "call_tools"
+    USE_TOOLS = "use_tools"
     RUN_AGENTS = "run_agents"
     MANAGE_TOKENS = "manage_tokens"
     MANAGE_MEMBERS = "manage_members"
@@ -36,10 +41,16 @@ class Action(StrEnum):
     MANAGE_LAUNCHERS = "manage_launchers"
     ALLOW_PRIVATE_ADDRESS = "allow_private_address"
     TRUST_ALL_CHANGES = "trust_all_changes"
+    GRANT_HOST_ACCESS = "grant_host_access"
 
 
 PLATFORM_ONLY = frozenset(
-    {Action.MANAGE_LAUNCHERS, Action.ALLOW_PRIVATE_ADDRESS, Action.TRUST_ALL_CHANGES}
+    {
+        Action.MANAGE_LAUNCHERS,
+        Action.ALLOW_PRIVATE_ADDRESS,
+        Action.TRUST_ALL_CHANGES,
+        Action.GRANT_HOST_ACCESS,
+    }
 )
 
 TABLE: dict[Role, frozenset[Action]] = {
@@ -50,7 +61,9 @@ TABLE: dict[Role, frozenset[Action]] = {
             Action.VIEW_AUDIT,
             Action.MANAGE_SERVERS,
             Action.MANAGE_AGENTS,
+            Action.MANAGE_WORKFLOWS,
             Action.CALL_TOOLS,
+            Action.USE_TOOLS,
             Action.RUN_AGENTS,
         }
     ),
@@ -58,7 +71,7 @@ TABLE: dict[Role, frozenset[Action]] = {
         {Action.VIEW, Action.VIEW_AUDIT, Action.APPROVE_DEFINITIONS, Action.APPROVE_CALLS}
     ),
     Role.AUDITOR: frozenset({Action.VIEW, Action.VIEW_AUDIT}),
-    Role.MEMBER: frozenset({Action.RUN_AGENTS}),
+    Role.MEMBER: frozenset({Action.USE_TOOLS, Action.RUN_AGENTS}),
 }
 
 WHO_MAY: dict[Action, str] = {
@@ -67,6 +80,42 @@ WHO_MAY: dict[Action, str] = {
 }
 
 
+class Scope(StrEnum):
+    """A part of what a role may do, as a token is given it and as OAuth names it."""
+
+    TOOLS = "mcp:tools"
+    AGENTS = "mcp:agents"
+    MANAGE = "mcp:manage"
+    API = "api"
+
+
+# Answering what waits for a person is in no scope of MCP: there a model would say yes to itself.
+SCOPES: dict[Scope, frozenset[Action]] = {
+    Scope.TOOLS: frozenset({Action.VIEW, Action.CALL_TOOLS, Action.USE_TOOLS}),
+    Scope.AGENTS: frozenset({Action.VIEW, Action.RUN_AGENTS}),
+    Scope.MANAGE: frozenset(
+        {
+            Action.VIEW,
+            Action.VIEW_AUDIT,
+            Action.MANAGE_SERVERS,
+            Action.MANAGE_AGENTS,
+            Action.MANAGE_WORKFLOWS,
+        }
+    ),
+    Scope.API: frozenset(Action),
+}
+
+
 def may(role: Role, action: Action) -> bool:
     """Tell whether `role` may do `action` in its organization."""
     return action in TABLE[role]
+
+
+def in_scope(scopes: Collection[Scope] | None, action: Action) -> bool:
+    """Tell whether one of the scopes has `action`; None are no bounds at all."""
+    return scopes is None or any(action in SCOPES[scope] for scope in scopes)
+
+
+def scopes_with(action: Action) -> tuple[Scope, ...]:
+    """Return the scopes that have `action`, the narrowest first."""
+    return tuple(scope for scope in Scope if action in SCOPES[scope])

@@ -1,16 +1,18 @@
 """The role × action table as a page of the documentation, made from the one in the code. Pure."""
 
-from bonobot.tenancy.roles import PLATFORM_ONLY, TABLE, Action, Role
+from bonobot.tenancy.roles import PLATFORM_ONLY, SCOPES, TABLE, Action, Role, Scope
 
 MEANS: dict[Action, str] = {
     Action.VIEW: "read servers, definitions, agents, sessions, policies and health",
     Action.VIEW_AUDIT: "read and export the audit, notices and channels",
     Action.MANAGE_SERVERS: "add, change, switch and remove servers; switch definitions",
-    Action.MANAGE_AGENTS: "make, change and switch agents; their servers, policy and budgets",
+    Action.MANAGE_AGENTS: "change and switch agents; their servers, policy, budgets, recordings",
+    Action.MANAGE_WORKFLOWS: "write skills and workflows, what starts them, and tools of our own",
     Action.APPROVE_DEFINITIONS: "approve and refuse what servers offer",
     Action.APPROVE_CALLS: "answer calls that wait for a person",
     Action.CALL_TOOLS: "call tools of a server without an agent",
-    Action.RUN_AGENTS: "run agents and call their tools; members: those given to them",
+    Action.USE_TOOLS: "call the tools of agents; members: of those given to them",
+    Action.RUN_AGENTS: "run agents; members: those given to them",
     Action.MANAGE_TOKENS: "issue and revoke tokens",
     Action.MANAGE_MEMBERS: "add and remove members, and give them roles",
     Action.MANAGE_NOTICES: "make and change channels for notices",
@@ -18,6 +20,13 @@ MEANS: dict[Action, str] = {
     Action.MANAGE_LAUNCHERS: "allow programs for stdio servers, and set their commands",
     Action.ALLOW_PRIVATE_ADDRESS: "let a server be at a private address",
     Action.TRUST_ALL_CHANGES: "let a server's changes hold without approval",
+    Action.GRANT_HOST_ACCESS: "give an agent a shell, or a folder of this host",
+}
+SCOPE_MEANS: dict[Scope, str] = {
+    Scope.TOOLS: "call governed tools over MCP",
+    Scope.AGENTS: "run agents over MCP",
+    Scope.MANAGE: "manage agents, servers, skills and workflows over MCP",
+    Scope.API: "REST; all that the role may do",
 }
 HEAD = """# Who may do what
 
@@ -25,6 +34,13 @@ Each person has one role in an organization, and each token has one. A platform 
 Django superuser) may do everything in every organization. This page is made from the table in the
 code, `bonobot/tenancy/roles.py`; a refusal names the action in its rule (`role:manage_agents`) and
 the roles that have it in its remedy.
+"""
+
+SCOPED = """## Scopes of tokens
+
+A token may have scopes beside its role: it may do what both allow. A token without scopes may do
+all that its role may. A refusal says `insufficient_scope` and names the scopes of which one is
+needed; REST always needs `api`.
 """
 
 
@@ -39,6 +55,11 @@ def page() -> str:
         "",
         "Actions without a ✓ are the platform administrator's alone.",
         "",
+        SCOPED,
+        "| scope | what it is | actions |",
+        "|---|---|---|",
+        *(_scope_line(scope) for scope in Scope),
+        "",
     ]
     return "\n".join(lines)
 
@@ -46,3 +67,9 @@ def page() -> str:
 def _line(action: Action, roles: list[Role]) -> str:
     marks = ["✓" if action in TABLE[role] and action not in PLATFORM_ONLY else "" for role in roles]
     return f"| `{action}` | {' | '.join(marks)} | {MEANS[action]} |"
+
+
+def _scope_line(scope: Scope) -> str:
+    every = SCOPES[scope] == frozenset(Action)
+    named = ", ".join(f"`{action}`" for action in Action if action in SCOPES[scope])
+    return f"| `{scope}` | {SCOPE_MEANS[scope]} | {'all' if every else named} |"

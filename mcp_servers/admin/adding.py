@@ -36,7 +36,7 @@ class Destination:
     """Where a new server goes: the pool, or another scope, and what is done with it there.
 
     `url` returns the address of a way to add (`form`, `presets`, `preset` with a slug,
-    `paste`, `openapi`);
+    `paste`, `openapi`, `operations`);
     `after` returns where to go once a server is there.
     """
 
@@ -61,6 +61,7 @@ class Destination:
             "presets": _("Preset"),
             "paste": _("Paste JSON"),
             "openapi": "OpenAPI",
+            "operations": _("HTTP operations"),
             "form": _("Form"),
         }
         return [

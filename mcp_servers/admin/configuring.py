@@ -11,14 +11,18 @@ from bonobot.tenancy.screens import Visit, onward, refuse
 from mcp_servers import registration
 from mcp_servers.admin.apis import api_configuration
 from mcp_servers.admin.forms import PLACES, ServerForm, initial_of
+from mcp_servers.admin.operations import declared_configuration
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Server
+from mcp_servers.openapi.keeping import is_declared
 
 
 @ServerAdmin.add_page("configuration", _("Configuration"), order=60)
 def configuration(visit: Visit) -> HttpResponseBase:
     """Show the form, or change the server."""
     server: Server = visit.object
+    if is_declared(server):
+        return declared_configuration(visit)
     if not server.speaks_mcp:
         return api_configuration(visit)
     posted = visit.request.POST if visit.request.method == "POST" else None

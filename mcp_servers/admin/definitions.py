@@ -20,6 +20,7 @@ from bonobot.lib.highlighting import difference
 from bonobot.lib.problems import Invalid
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit, back, fragment, onward
+from mcp_servers.admin.label_names import WORDS
 from mcp_servers.admin.schema_rows import Row, rows
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.approval import approve, switch_definition, withdraw
@@ -52,13 +53,6 @@ HINTS = (
     ("idempotentHint", _("says: repeatable"), "plain"),
     ("openWorldHint", _("says: reaches outside"), "plain"),
 )
-# What the labels say to people.
-WORDS = {
-    Label.PRIVATE_DATA: _("reads private data"),
-    Label.UNTRUSTED_CONTENT: _("brings in text that anybody may have written"),
-    Label.SENDS_OUT: _("can send something out"),
-    Label.REPEATABLE: _("may be repeated: a second call does no more than the first"),
-}
 
 
 @dataclass(frozen=True)

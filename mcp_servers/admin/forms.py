@@ -13,6 +13,7 @@ from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.templatetags.bonobot import MICRO, plain_dollars
 from mcp_servers.admin.pairs import PairsField, PairsWidget
+from mcp_servers.asked_back import ASKED_BACK, MOST_TOKENS
 from mcp_servers.configuration import AUTH_FIELDS, ServerSpec, shown_auth, shown_endpoint
 from mcp_servers.models import Secret, Server
 from mcp_servers.pricing import LARGEST_PRICE, LARGEST_RATE, PRICES
@@ -185,6 +186,36 @@ class ServerForm(forms.Form):
         help_text=_("Of all agents and tokens together. Empty: no limit."),
     )
 
+    sampling = forms.ChoiceField(
+        label=_("May use the model"),
+        choices=Server.Sampling.choices,
+        initial=Server.Sampling.OFF,
+        required=False,
+        widget=Select,
+        help_text=_("Whether the server may have the agent's model answer questions of its own."),
+    )
+    sampling_tokens = forms.IntegerField(
+        label=_("Tokens a day of the model"),
+        required=False,
+        min_value=0,
+        max_value=MOST_TOKENS,
+        widget=IntegerInput,
+        help_text=_("Of all its sessions together. Empty: as the setting says."),
+    )
+    elicitation = forms.BooleanField(
+        label=_("May ask people"),
+        required=False,
+        initial=True,
+        widget=Checkbox,
+        help_text=_("Its questions go to the person who runs the session."),
+    )
+    roots = forms.BooleanField(
+        label=_("Is told the working folder"),
+        required=False,
+        widget=Checkbox,
+        help_text=_("The path of the session's workspace on this host."),
+    )
+
     CONNECTION = {
         "http": ("url", "allow_private", "headers"),
         "stdio": ("command", "args", "env", "cwd", "confinement", "network"),
@@ -251,6 +282,10 @@ class ServerForm(forms.Form):
             only_tools=_lines(said["only_tools"]) if "only_tools" in said else None,
             allow_private=said["allow_private"] and said["transport_type"] == "http",
             calls_per_minute=said["calls_per_minute"] or 0,
+            sampling=said["sampling"] or None,
+            sampling_tokens=said["sampling_tokens"] or 0,
+            elicitation=said["elicitation"],
+            roots=said["roots"],
             **{name: said[name] or None for name in ("confinement", "network") if stdio},
             call_price=_micro(said["call_price"]),
             second_price=_micro(said["second_price"]),
@@ -278,6 +313,7 @@ def initial_of(server: Server) -> dict[str, Any]:
         "network": server.network if server.confinement != Server.Confinement.NONE else "",
         "auth_type": server.auth_type,
         "calls_per_minute": server.calls_per_minute,
+        **{name: getattr(server, name) for name in ASKED_BACK},
         **{name: plain_dollars(getattr(server, name)) for name in PRICES},
         **{
             name: endpoint[name]

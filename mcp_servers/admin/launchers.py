@@ -17,7 +17,7 @@ class LauncherAdmin(ScopedAdmin):
     """The allow-list, beside the names of `BONOBOT_LAUNCHERS`."""
 
     platform_only = True
-    needs_to_view = Action.MANAGE_LAUNCHERS
+    needs_to_view = (Action.MANAGE_LAUNCHERS,)
     needs_to_change = Action.MANAGE_LAUNCHERS
     list_display = ("command", "note", "created_at")
     search_fields = ("command", "note")

@@ -9,7 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.roles import Action
-from mcp_servers.admin import apis
+from mcp_servers.admin import apis, declaring
 from mcp_servers.admin.adding import Destination, add_by_form, choose_preset, fill_preset
 from mcp_servers.models import Server
 
@@ -46,3 +46,13 @@ def preset_view(request: HttpRequest, slug: str) -> HttpResponseBase:
 def openapi_view(request: HttpRequest) -> HttpResponseBase:
     """Add a REST API by its document."""
     return apis.add_api(request, principal_of(request), POOL)
+
+
+def operations_view(request: HttpRequest) -> HttpResponseBase:
+    """Add an API by an operation that is declared by hand."""
+    return declaring.add_declared(request, principal_of(request), POOL)
+
+
+def operation_preview_view(request: HttpRequest) -> HttpResponseBase:
+    """Show what an operation would send."""
+    return declaring.preview_operation(request, principal_of(request))

@@ -41,7 +41,7 @@ class PresetAdmin(ScopedAdmin):
         (_("What is filled in"), {"fields": ("filled_in",)}),
         (_("Why we believe that it exists"), {"fields": ("stands_in", "evidence")}),
     )
-    needs_to_view = Action.VIEW
+    needs_to_view = (Action.VIEW,)
     needs_to_change = Action.MANAGE_SERVERS
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Preset]:

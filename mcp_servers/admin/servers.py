@@ -126,6 +126,8 @@ class ServerAdmin(PagedAdmin):
         ("add/preset/", "presets", pool.presets_view),
         ("add/preset/<slug:slug>/", "preset", pool.preset_view),
         ("add/openapi/", "openapi", pool.openapi_view),
+        ("add/operations/", "operations", pool.operations_view),
+        ("add/operations/preview/", "operation_preview", pool.operation_preview_view),
     )
 
     def get_urls(self) -> list[URLPattern]:

@@ -7,12 +7,14 @@ from rest_framework import serializers
 
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
+from mcp_servers.api.asked_back import AskedBackBody, AskedBackShape
 from mcp_servers.api.pricing import PricedBody, PricedShape
 from mcp_servers.configuration import HTTP_NAMES, ServerSpec, shown_auth, shown_endpoint
 from mcp_servers.models import Definition, Server
 from mcp_servers.oauth.accounts import GRANTS, PER
 from mcp_servers.oauth.presence import PRESENCES, presences
 from mcp_servers.outputs import last_words
+from mcp_servers.respecifying import respecified
 from mcp_servers.standing import STATES, standing
 
 STRINGS = {"type": "object", "additionalProperties": {"type": "string"}}
@@ -33,6 +35,13 @@ ENDPOINT_CONFIG = {
             "description": "An OpenAPI document's text, instead of its address.",
             "type": "string",
             "writeOnly": True,
+        },
+        "declared": {
+            "description": "Operations of an API that are declared by hand, in the place of a "
+            "document, as `/mcp-servers/{server_id}/operations` has them. Where neither is said, "
+            "what is there stays.",
+            "type": "array",
+            "items": {"type": "object", "additionalProperties": True},
         },
         "operations": {
             "description": "Keys of an API's operations, such as `GET /pets/{id}`; when it is "
@@ -125,7 +134,7 @@ class TransportType(serializers.CharField):
     """`transport_type` as it is written: HTTP may be called by the names that imports use."""
 
 
-class ServerBody(PricedBody):
+class ServerBody(AskedBackBody, PricedBody):
     """A server as it is written; what a PATCH leaves out stays."""
 
     name = serializers.CharField(max_length=255)
@@ -170,16 +179,33 @@ class NewPresetServerBody(Shape):
     enabled = serializers.BooleanField(required=False)
 
 
+DECLARED_EXAMPLE = {
+    "name": "shop",
+    "transport_type": "openapi",
+    "endpoint_config": {
+        "url": "https://api.example.com/v1",
+        "declared": [
+            {
+                "name": "get_order",
+                "description": "Look up an order by its number.",
+                "path": "/orders/{id}",
+                "parameters": [{"name": "id", "in": "path", "type": "integer"}],
+            }
+        ],
+    },
+    "auth_config": {"type": "bearer_token", "token": "…"},
+}
 TO_ADD = [
     OpenApiExample("A local program", STDIO_EXAMPLE, request_only=True),
     OpenApiExample("Over HTTP", HTTP_EXAMPLE, request_only=True),
     OpenApiExample("A REST API", API_EXAMPLE, request_only=True),
+    OpenApiExample("HTTP operations, declared by hand", DECLARED_EXAMPLE, request_only=True),
     OpenApiExample("From a preset", PRESET_EXAMPLE, request_only=True),
 ]
 TO_CHANGE = OpenApiExample("Another name", {"name": "s3"}, request_only=True)
 
 
-@extend_schema_serializer(examples=TO_ADD[:3])
+@extend_schema_serializer(examples=TO_ADD[:4])
 class NewServerBody(ServerBody):
     """A server as it is added."""
 
@@ -192,7 +218,7 @@ class ToolShape(Shape):
     input_schema = serializers.DictField()
 
 
-class ServerShape(PricedShape):
+class ServerShape(AskedBackShape, PricedShape):
     """A server as it is read: every secret masked."""
 
     id = serializers.UUIDField()
@@ -370,15 +396,4 @@ def tool_json(row: Definition) -> dict[str, Any]:
 
 def spec_of(data: dict[str, Any], old: Server | None = None) -> ServerSpec:
     """Return what was written as a specification; what was left out stays as it is in `old`."""
-    kept: dict[str, Any] = {}
-    if old is not None:
-        kept = {
-            "name": old.name,
-            "transport_type": old.transport_type,
-            "endpoint_config": shown_endpoint(old),
-            "enabled": old.enabled,
-            "description": old.description,
-            "approval": old.approval,
-            "allow_private": old.allow_private,
-        }
-    return ServerSpec(**(kept | data))
+    return ServerSpec(**data) if old is None else respecified(old, **data)

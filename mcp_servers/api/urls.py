@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from mcp_servers.api import definitions, exports, history, openapi, presets, servers
+from mcp_servers.api import definitions, exports, history, openapi, operations, presets, servers
 
 ONE = "mcp-servers/<str:server_id>"
 DEFINITION = f"{ONE}/definitions/<str:definition_id>"
@@ -12,6 +12,11 @@ urlpatterns = [
     path("presets/<str:preset_id>", presets.OnePreset.as_view(), name="preset"),
     path("mcp-servers/export", exports.Export.as_view(), name="export"),
     path("mcp-servers/openapi/preview", openapi.ApiPreview.as_view(), name="openapi-preview"),
+    path(
+        "mcp-servers/operations/preview",
+        operations.OperationPreview.as_view(),
+        name="operation-preview",
+    ),
     path("mcp-servers", servers.Servers.as_view(), name="servers"),
     path(ONE, servers.OneServer.as_view(), name="server"),
     path(f"{ONE}/test", servers.TestServer.as_view(), name="server-test"),
@@ -20,6 +25,8 @@ urlpatterns = [
     path(f"{ONE}/uptime", history.ServerUptime.as_view(), name="server-uptime"),
     path(f"{ONE}/enable", servers.EnableServer.as_view(), name="server-enable"),
     path(f"{ONE}/disable", servers.DisableServer.as_view(), name="server-disable"),
+    path(f"{ONE}/operations", operations.Operations.as_view(), name="operations"),
+    path(f"{ONE}/operations/<str:name>", operations.OneOperation.as_view(), name="operation"),
     path(f"{ONE}/definitions", definitions.Definitions.as_view(), name="definitions"),
     path(f"{ONE}/tools", definitions.Tools.as_view(), name="server-tools"),
     path(f"{ONE}/resources", definitions.Resources.as_view(), name="server-resources"),

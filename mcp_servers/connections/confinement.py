@@ -8,7 +8,7 @@ What works is tried once; what doesn't is tried again at each start, since it ca
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -89,21 +89,18 @@ def _require(kind: Kind, network: Network) -> None:
     if kind == "namespaces":
         prefix = _namespaces(network)
     else:
-        trial = Confinement(kind=kind, network=network)
-        prefix = _bubblewrap(trial, _path("setpriv"), home="", cwd=None)
-    if said := _trial(prefix):
+        tried = Confinement(kind=kind, network=network)
+        prefix = _bubblewrap(tried, _path("setpriv"), home="", cwd=None)
+    if said := trial([*prefix, _path("setpriv"), "--version"]):
         raise Unavailable(f"`{kind}` doesn't work here: {said}", _remedy())
     _working.add((kind, network))
 
 
-def _trial(prefix: tuple[str, ...]) -> str:
-    """Return why a command can't be run behind `prefix`; "" when it can."""
+def trial(words: Sequence[str], env: Mapping[str, str] | None = None) -> str:
+    """Return why a command of ours can't be run; "" when it can. Blocks."""
     try:
         outcome = subprocess.run(  # noqa: S603 - fixed words
-            [*prefix, _path("setpriv"), "--version"],
-            capture_output=True,
-            timeout=TRIAL_S,
-            check=False,
+            words, capture_output=True, timeout=TRIAL_S, check=False, env=env
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return type(error).__name__

@@ -11,6 +11,7 @@ from uuid import UUID
 import httpx2
 
 from bonobot.lib.masking import Masker
+from mcp_servers.connections.asked import Asked
 from mcp_servers.connections.confinement import UNCONFINED, Confinement
 from mcp_servers.connections.limits import UNLIMITED, Limits
 
@@ -27,7 +28,8 @@ WIRE = "bonobot/wire"
 class Endpoint:
     """One server as the connections see it; times are seconds, sizes bytes.
 
-    `query`, `cookies` and `operations` (keys of those that were chosen) are an API's. `era` and
+    `query`, `cookies` and `operations` (keys of those that were chosen) are an API's. `may_ask` is
+    what the server may ask us for, where anybody can answer. `era` and
     `discovery` are what was found before and stored; None means: find out. Printing an
     endpoint shows neither arguments, environment, URL nor headers: any of them may hold a secret.
     """
@@ -46,6 +48,7 @@ class Endpoint:
     cookies: Mapping[str, str] = field(default_factory=dict)
     operations: frozenset[str] = frozenset()
     allow_private: bool = False
+    may_ask: frozenset[Asked] = frozenset()
     era: Era | None = None
     discovery: Mapping[str, Any] | None = None
     connect_s: float = 30
@@ -67,6 +70,7 @@ class Endpoint:
             *(self.transport, self.command, list(self.args), dict(self.env), self.cwd),
             *(self.url, dict(self.headers), self.allow_private),
             *(dict(self.query), dict(self.cookies), sorted(self.operations)),
+            sorted(self.may_ask),
             *(self.connect_s, self.read_s, self.start_s, self.max_line, self.max_body),
             *(asdict(self.limits), asdict(self.confinement)),
         ]

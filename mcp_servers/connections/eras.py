@@ -54,7 +54,8 @@ def initialize(capabilities: Mapping[str, Any]) -> Request:
     """Return the request that opens a handshake."""
     params = {
         "protocolVersion": HANDSHAKE[-1],
-        "capabilities": dict(capabilities),
+        # Extensions came with the modern era.
+        "capabilities": {one: how for one, how in capabilities.items() if one != "extensions"},
         "clientInfo": CLIENT,
     }
     return Request("initialize", params)

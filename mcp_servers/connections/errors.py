@@ -28,9 +28,9 @@ class UpstreamError(Problem):
 
     Codes: `server_unreachable`, `call_timeout`, `needs_reauth`, `server_crashed`,
     `confinement_unavailable`, `protocol_error`, `response_too_large`, `upstream_error` (a JSON-RPC
-    error: `rpc_code`, `rpc_data`), and those of egress. `sent` says whether the server may have
-    seen the request: only where it is False, nothing can have happened. `retryable` says that the
-    same request may do better later.
+    error: `rpc_code`, `rpc_message`, `rpc_data`), and those of egress. `sent` says whether the
+    server may have seen the request: only where it is False, nothing can have happened.
+    `retryable` says that the same request may do better later.
     """
 
     code = "upstream_error"
@@ -46,6 +46,7 @@ class UpstreamError(Problem):
         retryable: bool = False,
         sent: bool = True,
         rpc_code: int | None = None,
+        rpc_message: str = "",
         rpc_data: Any = None,
         http_status: int | None = None,
         remedy: str = "",
@@ -66,6 +67,7 @@ class UpstreamError(Problem):
         self.retryable = retryable
         self.sent = sent
         self.rpc_code = rpc_code
+        self.rpc_message = rpc_message
         self.rpc_data = rpc_data
         self.http_status = http_status
 
@@ -201,6 +203,7 @@ def rpc_error(endpoint: Endpoint, error: Any, http_status: int | None = None) ->
         code="upstream_error",
         server=endpoint.name,
         rpc_code=number,
+        rpc_message=text,
         rpc_data=told.get("data"),
         http_status=http_status,
     )

@@ -1,19 +1,31 @@
 """The host: who answers when a server asks something back (sampling, elicitation, roots).
 
 Sessions and the gateway implement `Host`; connections call it and never look above themselves.
-What a host can do is declared to the server, so a well-behaved one asks for nothing else.
+What a host can do is declared to the server, so a well-behaved one asks for nothing else. Where a
+server asks on a live connection (the handshake era), the time of its own requests stands still
+until it is answered.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
-from bonobot.lib.problems import Problem
+from bonobot.lib.problems import Invalid, Problem
+from mcp_servers.connections.asked import Asked
 from mcp_servers.connections.crew import Crew
 from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.wire import TASKS_EXTENSION, Request
 
 METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
+# What the specification answers for a person who says no.
+REJECTED = -1
 AT_A_TIME = 16
+CANCELLED = "notifications/cancelled"
+ELICITED = "notifications/elicitation/complete"
+LONGEST_ID = 255
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -25,11 +37,24 @@ class NotSupported(Problem):
     title = "Not supported"
 
 
-class Host(Protocol):
-    """Answers servers; each method returns the raw result or raises a `Problem`."""
+class Rejected(Problem):
+    """A person, a rule or a budget said no to what the server asks for; the code says which."""
 
-    def capabilities(self) -> Mapping[str, Any]:
-        """Return the client capabilities to declare, as the protocol writes them."""
+    code = "rejected"
+    status = 403
+    title = "Rejected"
+
+
+class Host(Protocol):
+    """Answers servers; each method returns the raw result or raises a `Problem`.
+
+    `listens`: a server may ask outside of any answer, too, so a stream is held open for that.
+    """
+
+    listens: bool = True
+
+    def capabilities(self, endpoint: Endpoint) -> Mapping[str, Any]:
+        """Return the client capabilities to declare to this server, as the protocol writes them."""
         return {}
 
     async def sampling(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -40,6 +65,10 @@ class Host(Protocol):
         """Answer `elicitation/create`."""
         raise NotSupported("Elicitation is not supported here.")
 
+    async def elicited(self, endpoint: Endpoint, elicitation_id: str) -> None:
+        """Take note that what a person was sent to a web page for is done there."""
+        return
+
     async def roots(self, endpoint: Endpoint) -> dict[str, Any]:
         """Answer `roots/list`."""
         raise NotSupported("Roots are not supported here.")
@@ -47,6 +76,34 @@ class Host(Protocol):
 
 class NoHost(Host):
     """The host of calls behind which nobody waits: politely refuses everything."""
+
+
+class Onlooker(Host):
+    """The host of discoveries: declares what sessions will answer, since servers declare by it.
+
+    Nobody is asked meanwhile, and no folder is told.
+    """
+
+    listens = False
+
+    def capabilities(self, endpoint: Endpoint) -> Mapping[str, Any]:
+        """Return what the server's sessions declare."""
+        return declared(endpoint)
+
+    async def roots(self, endpoint: Endpoint) -> dict[str, Any]:
+        """Answer that there are none yet."""
+        return {"roots": []} if "roots" in endpoint.may_ask else await super().roots(endpoint)
+
+
+def declared(endpoint: Endpoint) -> dict[str, Any]:
+    """Return the capabilities of a host that answers whatever this server may ask for."""
+    offered: dict[Asked, dict[str, Any]] = {
+        "sampling": {},
+        "elicitation": {"form": {}, "url": {}},
+        "roots": {},
+    }
+    chosen = {str(name): how for name, how in offered.items() if name in endpoint.may_ask}
+    return chosen | {"extensions": {TASKS_EXTENSION: {}}}
 
 
 class Desk:
@@ -57,19 +114,52 @@ class Desk:
         self._host = host
         self._crew = crew
         self._send = send
-        self._open = 0
+        self._open: dict[Any, asyncio.Task[None]] = {}
+        self._waiting: list[Request] = []
+
+    @contextmanager
+    def waiting(self, request: Request) -> Iterator[None]:
+        """Have the request's time stand still while the server waits for an answer of ours."""
+        self._waiting.append(request)
+        try:
+            yield
+        finally:
+            self._waiting.remove(request)
 
     def take(self, message: Mapping[str, Any]) -> None:
         """Answer a request in the background; a server that asks too much gets no answer."""
-        if self._open < AT_A_TIME:
-            self._open += 1
-            self._crew.spawn(self._reply(message), name=f"answer {self._endpoint.name}")
+        number = message["id"]
+        if not isinstance(number, str | int) or number in self._open:
+            return
+        if len(self._open) < AT_A_TIME:
+            work = self._crew.spawn(self._reply(message), name=f"answer {self._endpoint.name}")
+            self._open[number] = work
+            work.add_done_callback(lambda _: self._open.pop(number))
+
+    def hears(self, message: Mapping[str, Any]) -> bool:
+        """Take a notification about what the server asked; tell whether it is one."""
+        method, params = message.get("method"), message.get("params")
+        said = params if isinstance(params, dict) else {}
+        if method == CANCELLED:
+            number = said.get("requestId")
+            asked = self._open.get(number) if isinstance(number, str | int) else None
+            if asked is not None:
+                asked.cancel()
+            return True
+        if method != ELICITED:
+            return False
+        done = said.get("elicitationId")
+        if isinstance(done, str) and done and len(done) <= LONGEST_ID:
+            work = self._host.elicited(self._endpoint, done)
+            self._crew.spawn(work, name=f"elicited {self._endpoint.name}")
+        return True
 
     async def _reply(self, message: Mapping[str, Any]) -> None:
-        try:
+        with ExitStack() as held:
+            for request in self._waiting:
+                if request.deadline is not None:
+                    held.enter_context(request.deadline.held())
             await self._send(await answer(self._host, self._endpoint, message))
-        finally:
-            self._open -= 1
 
 
 async def answer(host: Host, endpoint: Endpoint, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,10 +178,18 @@ async def answer(host: Host, endpoint: Endpoint, message: Mapping[str, Any]) -> 
         return head | {"error": {"code": METHOD_NOT_FOUND, "message": "Method not found"}}
     try:
         return head | {"result": await handler()}
-    except NotSupported as refusal:
-        return head | {"error": {"code": METHOD_NOT_FOUND, "message": str(refusal)}}
     except Problem as problem:
-        return head | {"error": {"code": INTERNAL_ERROR, "message": str(problem)}}
+        said = {"code": _number(problem), "message": str(problem), "data": {"code": problem.code}}
+        return head | {"error": said}
+
+
+def _number(problem: Problem) -> int:
+    """Return the JSON-RPC code of a problem."""
+    if isinstance(problem, NotSupported):
+        return METHOD_NOT_FOUND
+    if isinstance(problem, Invalid):
+        return INVALID_PARAMS
+    return REJECTED if isinstance(problem, Rejected) else INTERNAL_ERROR
 
 
 async def _pong() -> dict[str, Any]:

@@ -24,6 +24,7 @@ class Limits:
     processes: int = 0
     open_files: int = 0
     cpu_s: int = 0
+    file_mib: int = 0
 
     def prefix(self) -> tuple[str, ...]:
         """Return the words that go before a command; () where nothing is limited."""
@@ -32,6 +33,7 @@ class Limits:
             ("--nproc", resource.RLIMIT_NPROC, self.processes),
             ("--nofile", resource.RLIMIT_NOFILE, self.open_files),
             ("--cpu", resource.RLIMIT_CPU, self.cpu_s),
+            ("--fsize", resource.RLIMIT_FSIZE, self.file_mib * MIB),
         )
         words = [f"{flag}={_allowed(kind, value)}" for flag, kind, value in wanted if value]
         tool = _tool() if words else None

@@ -14,7 +14,10 @@ from bonobot.lib.by_identity import ByIdentity
 from mcp_servers.connections.wire import MODERN, Request
 
 ANNOTATION = "x-mcp-header"
-NAMED_BY = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+NAMED_BY = {
+    **{"tools/call": "name", "prompts/get": "name", "resources/read": "uri"},
+    **dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "taskId"),
+}
 MIRRORED_TYPES = ("string", "integer", "boolean")  # a float has no one spelling
 
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")

@@ -35,22 +35,21 @@ from mcp_servers.connections.errors import (
     unreachable,
 )
 from mcp_servers.connections.host import Host
+from mcp_servers.connections.pooled import Pooled
 from mcp_servers.connections.wire import Request
 from mcp_servers.openapi.answers import result_of
-from mcp_servers.openapi.operations import PLAN
+from mcp_servers.openapi.extensions import PLAN
 from mcp_servers.openapi.requests import Prepared, prepare
 
 ACCEPTED = "application/json, text/*;q=0.9, image/*;q=0.8, */*;q=0.5"
 
 
-class OpenApiUpstream:
+class OpenApiUpstream(Pooled):
     """One API and credential: the pool of connections to it."""
 
     def __init__(self, endpoint: Endpoint, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
         self.endpoint = endpoint
-        self.used_at = clock()
-        self._clock = clock
-        self._users = 0
         try:
             self._client = guarded_client(
                 allow_private=endpoint.allow_private,
@@ -61,21 +60,6 @@ class OpenApiUpstream:
         except UnicodeEncodeError:
             raise bad_headers(endpoint) from None
         self._timeout = httpx2.Timeout(None, connect=endpoint.connect_s, pool=endpoint.connect_s)
-
-    @property
-    def busy(self) -> bool:
-        """Say whether somebody waits for an answer."""
-        return self._users > 0
-
-    @contextmanager
-    def used(self) -> Iterator["OpenApiUpstream"]:
-        """Keep it from being closed as idle meanwhile."""
-        self._users += 1
-        try:
-            yield self
-        finally:
-            self._users -= 1
-            self.used_at = self._clock()
 
     async def request(self, request: Request, holder: str, host: Host) -> dict[str, Any]:
         """Call an operation, or knock; raises `UpstreamError`, `InvalidArguments`.
@@ -139,7 +123,7 @@ class OpenApiUpstream:
             body = (
                 await _read(response, REFUSAL_READ) if status >= 300 else await self._body(response)
             )
-        return result_of(status, kind, body)
+        return result_of(status, kind, body, plan.get("result", ""))
 
     async def _body(self, response: httpx2.Response) -> bytes:
         body = await read_body(response, self.endpoint.max_body)

@@ -24,6 +24,7 @@ from mcp_servers.connections.wire import (
     Unreadable,
     decode,
     is_answer,
+    is_log,
     message_of,
     notification,
     progress_token,
@@ -68,7 +69,7 @@ class Peer:
         """Return the raw result; raises `UpstreamError`. Waits for ever: deadlines are callers'."""
         number = next(self._numbers)
         message = message_of(number, request, meta)
-        with self._inbox(number) as inbox:
+        with self._inbox(number) as inbox, self._desk.waiting(request):
             self._send(message)
             request.sent = True
             try:
@@ -77,7 +78,7 @@ class Peer:
                     if isinstance(received, UpstreamError):
                         raise received
                     if is_answer(received, number):
-                        return result_of(self._endpoint, received)
+                        return result_of(self._endpoint, received, meta)
                     await report(request, received)
             except asyncio.CancelledError:
                 if request.method != "initialize":  # which must not be cancelled
@@ -130,8 +131,14 @@ class Peer:
                 self._put(number, message)
         elif number is not None:
             self._desk.take(message)
+        elif self._desk.hears(message):
+            return
         elif (token := progress_token(message)) is not None:
             self._put(token, _short(message))
+        elif is_log(message):
+            # It doesn't say which request it is about: all that are out and want it hear it.
+            for waiting in tuple(self._inboxes):
+                self._put(waiting, message)
         elif self._hear is not None and (notice := notice_in(message)) is not None:
             self._hear(notice)
 

@@ -30,10 +30,11 @@ from mcp_servers.connections.changes import (
     notifiable,
 )
 from mcp_servers.connections.crew import Crew
+from mcp_servers.connections.deadlines import Deadline
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.eras import Greeting
 from mcp_servers.connections.errors import UpstreamError, timed_out, unreachable
-from mcp_servers.connections.host import Host, NoHost
+from mcp_servers.connections.host import Host, NoHost, Onlooker
 from mcp_servers.connections.last_words import Keep, keeper
 from mcp_servers.connections.openapi import OpenApiUpstream
 from mcp_servers.connections.seats import CHILDREN, LIFETIME_S, Seats
@@ -41,7 +42,7 @@ from mcp_servers.connections.stdio import StdioConnection
 from mcp_servers.connections.stopping import Stopped, stopper
 from mcp_servers.connections.streamable import HttpUpstream
 from mcp_servers.connections.survey import Survey, read_all
-from mcp_servers.connections.wire import OnProgress, Request
+from mcp_servers.connections.wire import OnLog, OnProgress, Request
 
 IDLE_S = 300.0
 SWEEP_S = 3.0
@@ -66,6 +67,7 @@ class Connections:
         stopped: Stopped | None = None,
     ) -> None:
         self._host = host or NoHost()
+        self._onlooker = host or Onlooker()
         self._on_notice = on_notice
         self._surveys: dict[str, UUID] = {}
         self._stopped = stopped
@@ -87,6 +89,7 @@ class Connections:
         holder: str,
         timeout_s: float | None = None,
         on_progress: OnProgress | None = None,
+        on_log: OnLog | None = None,
         input_schema: Mapping[str, Any] | None = None,
         declaration: Mapping[str, Any] | None = None,
         host: Host | None = None,
@@ -100,7 +103,7 @@ class Connections:
         which an API is asked; `host` answers what the server asks meanwhile (a
         session of the handshake era keeps the host that it was opened with).
         """
-        request = Request(method, params or {}, on_progress, input_schema, declaration)
+        request = Request(method, params or {}, on_progress, input_schema, declaration, on_log)
         host = host or self._host
         self._keep_sweeping()
         if endpoint.transport == "stdio" and timeout_s is None:
@@ -145,12 +148,14 @@ class Connections:
         began = time.perf_counter()
 
         async def ask(request: Request) -> dict[str, Any]:
-            return await self.request(endpoint, request.method, request.params, holder=holder)
+            return await self.request(
+                endpoint, request.method, request.params, holder=holder, host=self._onlooker
+            )
 
         self._surveys[own] = endpoint.server_id
         try:
             async with _deadline(endpoint, Request("discovery", sent=True), limit_s):
-                greeting = await self.greet(endpoint, holder=holder)
+                greeting = await self.greet(endpoint, holder=holder, host=self._onlooker)
                 latency_ms = round((time.perf_counter() - began) * 1000)
                 return await read_all(endpoint, greeting, ask, latency_ms)
         finally:
@@ -320,8 +325,9 @@ class Connections:
 @asynccontextmanager
 async def _deadline(endpoint: Endpoint, request: Request, seconds: float) -> AsyncIterator[None]:
     """Give up after `seconds`, with the error that says whether the server saw the request."""
+    deadline = request.deadline = Deadline(seconds)
     try:
-        async with asyncio.timeout(seconds):
+        async with deadline.running():
             yield
     except TimeoutError:
         if request.sent:

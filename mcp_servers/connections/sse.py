@@ -64,7 +64,8 @@ class SseSession:
         self._owner = self._crew.spawn(self._own(), name=f"sse {self._endpoint.name}")
         try:
             messages = await self._address()
-            result = await self._peer.request(initialize(self._host.capabilities()), {})
+            opening = initialize(self._host.capabilities(self._endpoint))
+            result = await self._peer.request(opening, {})
             self.greeting = initialized(self._endpoint, result, self.wire)
             await messages.tell(notification("notifications/initialized"), {})
         except BaseException:

@@ -82,7 +82,7 @@ class StdioConnection:
         greeting = await self.opened()
         if self._child.waiting_bytes > UNREAD_LIMIT:
             raise unreachable(self.endpoint, "it reads nothing", remedy=READ_REMEDY)
-        meta = stamp(greeting.era, self._host.capabilities())
+        meta = stamp(greeting.era, self._host.capabilities(self.endpoint))
         assert self._peer is not None  # noqa: S101 - it has greeted
         return await self._peer.request(request, meta)
 
@@ -142,7 +142,7 @@ class StdioConnection:
         """Ask a modern child for its change notices; older ones send them unasked."""
         topics = notifiable(greeting.capabilities)
         if self._hear is not None and topics and greeting.era == "modern":
-            meta = stamp("modern", self._host.capabilities())
+            meta = stamp("modern", self._host.capabilities(self.endpoint))
             listening = peer.stand(listen_request(topics), meta)
             self._crew.spawn(listening, name=f"listen {self.endpoint.name}")
 
@@ -199,14 +199,14 @@ class StdioConnection:
         return _greeting(await handshake if handshake else await self._initialize(peer))
 
     async def _discover(self, peer: Peer) -> Greeting:
-        meta = stamp("modern", self._host.capabilities())
+        meta = stamp("modern", self._host.capabilities(self.endpoint))
         greeting = await ask_who_it_is(lambda request: peer.request(request, meta))
         if greeting is None:
             raise protocol_error(self.endpoint, "it discovered no version that Bonobot speaks")
         return greeting
 
     async def _initialize(self, peer: Peer) -> Greeting:
-        result = await peer.request(initialize(self._host.capabilities()), {})
+        result = await peer.request(initialize(self._host.capabilities(self.endpoint)), {})
         greeting = initialized(self.endpoint, result)
         peer.notify("notifications/initialized")
         return greeting

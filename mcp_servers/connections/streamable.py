@@ -7,8 +7,8 @@ HTTP+SSE where a server knows nothing else.
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any
 
 from bonobot.lib.egress import guarded_client
@@ -32,13 +32,14 @@ from mcp_servers.connections.errors import UpstreamError, bad_headers
 from mcp_servers.connections.host import Desk, Host
 from mcp_servers.connections.listening import slowly, stay, subscribe
 from mcp_servers.connections.mirrors import routing_headers
+from mcp_servers.connections.pooled import Pooled
 from mcp_servers.connections.sse import SseSession
 from mcp_servers.connections.wire import (
     Request,
+    concerns,
     message_of,
     modern_meta,
     notification,
-    progress_token,
     report,
     result_of,
 )
@@ -81,7 +82,7 @@ class Session:
 
     async def open(self) -> Greeting:
         """Shake hands."""
-        request = initialize(self._host.capabilities())
+        request = initialize(self._host.capabilities(self._endpoint))
         message = message_of(next(self._numbers), request, {})
         found = await self._channel.ask(request, message, {}, self._heard(request, message["id"]))
         greeting = initialized(self._endpoint, result_of(self._endpoint, found.message))
@@ -100,9 +101,10 @@ class Session:
         message = message_of(number, request, {})
         self._asking += 1
         try:
-            found = await self._channel.ask(
-                request, message, self._headers, self._heard(request, number), resumable=True
-            )
+            with self._desk.waiting(request):
+                found = await self._channel.ask(
+                    request, message, self._headers, self._heard(request, number), resumable=True
+                )
         except asyncio.CancelledError:
             gone = notification("notifications/cancelled", {"requestId": number})
             self._crew.spawn(self._tell(gone), name=f"cancel {self._endpoint.name}")
@@ -151,7 +153,8 @@ class Session:
         Waits a little: servers drop that as long as nobody listens.
         """
         tells = self._hear is not None and changes.notifiable(greeting.capabilities)
-        if not (self._host.capabilities() or tells):
+        asked = self._host.listens and self._host.capabilities(self._endpoint)
+        if not (asked or tells):
             return
         answered = asyncio.Event()
         listening = self._channel.listen(self._headers, heard, answered)
@@ -169,7 +172,9 @@ class Session:
         async def heard(message: dict[str, Any]) -> None:
             if message.get("id") is not None and isinstance(message.get("method"), str):
                 self._desk.take(message)
-            elif progress_token(message) == number:
+            elif self._desk.hears(message):
+                return
+            elif concerns(message, number):
                 await report(request, message)
             elif self._hear is not None and (notice := changes.notice_in(message)) is not None:
                 self._hear(notice)
@@ -180,7 +185,7 @@ class Session:
         await _politely(self._channel.tell(message, self._headers))
 
 
-class HttpUpstream:
+class HttpUpstream(Pooled):
     """One server and credential: the pool of connections, the era, the sessions of holders.
 
     `ears` returns what hears the change notices of a holder's session, if anybody does.
@@ -192,11 +197,9 @@ class HttpUpstream:
         clock: Callable[[], float],
         ears: Callable[[str], Hear | None] = lambda holder: None,
     ) -> None:
+        super().__init__(clock)
         self.endpoint = endpoint
-        self.used_at = clock()
-        self._clock = clock
         self._ears = ears
-        self._users = 0
         try:
             self._client = guarded_client(
                 allow_private=endpoint.allow_private, headers=endpoint.headers, auth=endpoint.auth
@@ -211,21 +214,6 @@ class HttpUpstream:
         self._sessions: dict[str, Session | SseSession] = {}
         self._followed: set[str] = set()
         self._opening = asyncio.Lock()
-
-    @property
-    def busy(self) -> bool:
-        """Say whether somebody waits for an answer."""
-        return self._users > 0
-
-    @contextmanager
-    def used(self) -> Iterator["HttpUpstream"]:
-        """Keep it from being closed as idle meanwhile."""
-        self._users += 1
-        try:
-            yield self
-        finally:
-            self._users -= 1
-            self.used_at = self._clock()
 
     def forget_era(self) -> None:
         """Find the era out anew, next time."""
@@ -298,8 +286,8 @@ class HttpUpstream:
             if self._era != "modern":
                 await self.greet(holder, host)
             if self._era == "modern":
-                number = next(self._numbers)
-                asked = (self.endpoint, self._channel, number, topics, host.capabilities())
+                declared = host.capabilities(self.endpoint)
+                asked = (self.endpoint, self._channel, next(self._numbers), topics, declared)
                 await subscribe(*asked, on_open, hear)
             else:
                 await stay(await self._session(holder, host, self._wire), topics, on_open)
@@ -339,15 +327,16 @@ class HttpUpstream:
 
     async def _modern(self, request: Request, host: Host) -> dict[str, Any]:
         number = next(self._numbers)
-        message = message_of(number, request, modern_meta(host.capabilities()))
+        meta = modern_meta(host.capabilities(self.endpoint))
+        message = message_of(number, request, meta)
 
         async def heard(other: dict[str, Any]) -> None:
-            # Servers ask nothing in this era; what they tell beside progress has no taker here.
-            if progress_token(other) == number:
+            # Servers ask nothing in this era; what else they tell has no taker here.
+            if concerns(other, number):
                 await report(request, other)
 
         found = await self._channel.ask(request, message, routing_headers(request), heard)
-        return result_of(self.endpoint, found.message)
+        return result_of(self.endpoint, found.message, meta)
 
     async def _over_sse(
         self, holder: str, host: Host, refusal: UpstreamError

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeGuard
 
 from bonobot import __version__
+from mcp_servers.connections.deadlines import Deadline
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.errors import protocol_error, rpc_error
 
@@ -27,6 +28,9 @@ PROGRESS_KEPT = 1000
 CLIENT = {"name": "bonobot", "title": "Bonobot", "version": __version__}
 # Stamped by us for each hop; a caller's own values never travel on.
 RESERVED = (VERSION_KEY, CLIENT_KEY, CAPABILITIES_KEY)
+# Of the extension for long work; a server may answer with one only where we declared it.
+TASK = "task"
+TASKS_EXTENSION = "io.modelcontextprotocol/tasks"
 RESULT_TYPES = ("complete", "input_required")
 
 # Possessive, so that no way back is remembered: a long string costs no memory.
@@ -36,6 +40,9 @@ UNSTORABLE = dict.fromkeys((0, *range(0xD800, 0xE000)), "\ufffd")
 UNSTORABLE_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 
 OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
+# Takes the parameters of a log message that a server sends while it answers.
+OnLog = Callable[[Mapping[str, Any]], Awaitable[None]]
+LOG_MESSAGE = "notifications/message"
 
 
 class Unreadable(ValueError):
@@ -45,9 +52,11 @@ class Unreadable(ValueError):
 @dataclass
 class Request:
     """One request as callers make it; `input_schema` names the arguments mirrored as headers, and
-    `declaration` is the whole tool, which says what is asked of an API.
+    `declaration` is the whole tool, which says what is asked of an API. `on_log` takes what a
+    server logs while it answers.
 
-    `sent` turns true when it leaves us: until then the server can't have done anything.
+    `sent` turns true when it leaves us: until then the server can't have done anything. `deadline`
+    stands still while the server waits for an answer of ours.
     """
 
     method: str
@@ -55,7 +64,9 @@ class Request:
     on_progress: OnProgress | None = None
     input_schema: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
+    on_log: OnLog | None = None
     sent: bool = False
+    deadline: Deadline | None = None
 
     @property
     def repeatable(self) -> bool:
@@ -120,16 +131,27 @@ def is_answer(message: Any, number: int) -> TypeGuard[dict[str, Any]]:
     )
 
 
-def result_of(endpoint: Endpoint, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the raw result of an answer; raises `UpstreamError` for an error or a bad result."""
+def result_of(
+    endpoint: Endpoint, message: Mapping[str, Any], meta: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the raw result of an answer; raises `UpstreamError` for an error or a bad result.
+
+    `meta` is what the request was stamped with: it says whether a task may come back.
+    """
     if "error" in message:
         raise rpc_error(endpoint, message["error"])
     result = message["result"]
     if not isinstance(result, dict):
         raise protocol_error(endpoint, "a result that is not an object")
-    if result.get("resultType", "complete") not in RESULT_TYPES:
+    kind = result.get("resultType", "complete")
+    if kind not in RESULT_TYPES and not (kind == TASK and _takes_tasks(meta)):
         raise protocol_error(endpoint, "a result of a type that nobody asked for")
     return result
+
+
+def _takes_tasks(meta: Mapping[str, Any] | None) -> bool:
+    declared = (meta or {}).get(CAPABILITIES_KEY, {})
+    return TASKS_EXTENSION in declared.get("extensions", {})
 
 
 def progress_token(message: Mapping[str, Any]) -> int | None:
@@ -141,9 +163,23 @@ def progress_token(message: Mapping[str, Any]) -> int | None:
     return token if type(token) is int else None
 
 
+def is_log(message: Mapping[str, Any]) -> bool:
+    """Say whether `message` is one that a server logs."""
+    return message.get("method") == LOG_MESSAGE and isinstance(message.get("params"), dict)
+
+
+def concerns(message: Mapping[str, Any], number: int) -> bool:
+    """Say whether a notification is told to request `number`: its progress, or what is logged."""
+    return progress_token(message) == number or is_log(message)
+
+
 async def report(request: Request, message: Mapping[str, Any]) -> None:
-    """Hand a progress notification to who waits for it, if it is well formed."""
+    """Hand progress, or what the server logs, to who waits for it, if it is well formed."""
     params = message.get("params")
+    if is_log(message):
+        if request.on_log is not None:
+            await request.on_log(message["params"])
+        return
     if request.on_progress is None or not isinstance(params, dict):
         return
     progress, total, text = (params.get(name) for name in ("progress", "total", "message"))

@@ -81,6 +81,13 @@ class Server(GovernedModel):
         HOST = "host", _("all that this machine reaches")
         NONE = "none", _("nothing but its own loopback")
 
+    class Sampling(models.TextChoices):
+        """Whether the server may use the agent's model for itself (FEATURES D5)."""
+
+        OFF = "off", _("no")
+        ASK = "ask", _("a person is asked each time")
+        ALLOW = "allow", _("yes, within its tokens")
+
     class Status(models.TextChoices):
         """What the last contact showed."""
 
@@ -153,6 +160,27 @@ class Server(GovernedModel):
         validators=[MinValueValidator(1)],
         help_text=_("Of everybody together; empty: as many as agents and tokens may."),
     )
+
+    sampling = models.CharField(
+        _("may use the model"),
+        max_length=5,
+        choices=Sampling,
+        default=Sampling.OFF,
+        db_default=Sampling.OFF,
+    )
+    sampling_tokens = models.PositiveIntegerField(
+        _("tokens a day of the model"),
+        null=True,
+        blank=True,
+        help_text=_("What the server may use for itself; empty: as the setting says."),
+    )
+    elicitation = models.BooleanField(
+        _("may ask people"),
+        default=True,
+        db_default=True,
+        help_text=_("Questions go to the person who runs the session."),
+    )
+    roots = models.BooleanField(_("is told the working folder"), default=False, db_default=False)
 
     preset = models.ForeignKey(
         "mcp_servers.Preset",

@@ -3,10 +3,10 @@
 from django.db.models import Exists, F, OuterRef
 
 from bonobot.ledger.actors import Actor
-from bonobot.ledger.changes import change
 from bonobot.tenancy.models import Membership, User
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth.parting import account_of_server, part
+from mcp_servers.recording import changing
 
 SYSTEM = Actor(kind="system", id="oauth", label="sign-ins")
 MOST = 200
@@ -29,14 +29,11 @@ def forget_leavers() -> int:
 
 def _forget(server: Server, row: OAuthGrant) -> None:
     account = account_of_server(server)
-    with change(
-        organization_id=server.organization_id,
-        actor=SYSTEM,
-        action="oauth_disconnected",
-        resource_type="mcp_server",
-        resource_id=str(server.pk),
-        resource_name=server.name,
-        details={"per": "user", "issuer": row.issuer, "reason": "left"},
+    with changing(
+        server,
+        SYSTEM,
+        "oauth_disconnected",
+        {"per": "user", "issuer": row.issuer, "reason": "left"},
         governed=False,
     ):
         rows = OAuthGrant.objects.filter(pk=row.pk)

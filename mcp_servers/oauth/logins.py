@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -18,7 +19,7 @@ from uuid import UUID
 import httpx2
 from django.utils import timezone
 
-from bonobot.ledger.changes import change
+from bonobot.ledger.changes import Change
 from bonobot.lib.problems import Forbidden, Invalid, Problem
 from bonobot.lib.runtime import runtime
 from bonobot.lib.untrusted import visible
@@ -33,6 +34,7 @@ from mcp_servers.oauth.metadata import Authority, discover
 from mcp_servers.oauth.parting import part
 from mcp_servers.oauth.signing import OAuthEndpoint
 from mcp_servers.oauth.tokens import Tokens, ask_for_tokens
+from mcp_servers.recording import changing
 
 T = TypeVar("T")
 LONGEST_WAIT_S = 60.0
@@ -75,7 +77,7 @@ def account_for(principal: Principal, server: Server) -> Account:
     if not endpoint.account.by_person:
         principal.require(Action.MANAGE_SERVERS)
         return endpoint.account
-    if not (principal.may(Action.CALL_TOOLS) or principal.may(Action.RUN_AGENTS)):
+    if not (principal.may(Action.CALL_TOOLS) or principal.may(Action.USE_TOOLS)):
         raise Forbidden(f"The role `{principal.role}` uses no tools.", rule="role:call_tools")
     if principal.kind != "user":
         raise Forbidden("Only a person can sign in.", rule="person")
@@ -163,7 +165,7 @@ def finish(
 def forget(principal: Principal, server: Server) -> None:
     """Forget the tokens of an account: the very next call asks for a login, on every host."""
     account = account_for(principal, server)
-    with change(**_what(principal, server, "oauth_disconnected", account)):
+    with _recorded(principal, server, "oauth_disconnected", account):
         part(server, account, principal.actor, _grants(server, account))
         if not account.by_person:
             grants.mark(account, f"Signed out. Sign in at {keeper.login_url(account)}")
@@ -251,7 +253,7 @@ def _keep(
     principal: Principal, server: Server, account: Account, login: OAuthLogin, tokens: Tokens
 ) -> None:
     authority = Authority.of(login.authority)
-    with change(**_what(principal, server, "oauth_connected", account, authority.issuer)):
+    with _recorded(principal, server, "oauth_connected", account, authority.issuer):
         grant = grants.grant_of(account)
         grants.store(
             grant,
@@ -273,19 +275,11 @@ def _keep(
         )
 
 
-def _what(
+def _recorded(
     principal: Principal, server: Server, action: str, account: Account, issuer: str = ""
-) -> dict[str, Any]:
-    return {
-        "organization_id": server.organization_id,
-        "actor": principal.actor,
-        "action": action,
-        "resource_type": "mcp_server",
-        "resource_id": str(server.pk),
-        "resource_name": server.name,
-        "details": {"per": account.per, "issuer": issuer},
-        "governed": False,
-    }
+) -> AbstractContextManager[Change]:
+    details = {"per": account.per, "issuer": issuer}
+    return changing(server, principal.actor, action, details, governed=False)
 
 
 def _subject(account: Account) -> UUID:

@@ -90,5 +90,5 @@ def may_sign_in(principal: Principal, server: Server) -> bool:
     """Tell whether signing in to a server is for this principal to do."""
     if not server.by_person:
         return principal.may(Action.MANAGE_SERVERS)
-    uses = principal.may(Action.CALL_TOOLS) or principal.may(Action.RUN_AGENTS)
+    uses = principal.may(Action.CALL_TOOLS) or principal.may(Action.USE_TOOLS)
     return principal.kind == "user" and uses

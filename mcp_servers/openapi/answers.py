@@ -1,10 +1,12 @@
 """Answers: what an API said, as the result of a tool: pure."""
 
 import base64
+import json
 from http import HTTPStatus
 from typing import Any
 
 from mcp_servers.connections.wire import Unreadable, decode
+from mcp_servers.openapi.extensions import picked
 
 FAULT_READ = 16 * 1024
 TEXTS = (
@@ -13,11 +15,12 @@ TEXTS = (
 )
 
 
-def result_of(status: int, content_type: str, body: bytes) -> dict[str, Any]:
+def result_of(status: int, content_type: str, body: bytes, part: str = "") -> dict[str, Any]:
     """Return the result of a tool; a status outside of 2xx is an error for the model to read.
 
     JSON comes as text and as structured content (what is no object under `result`), text as text,
-    pictures and sounds as such; of anything else the kind and the size are told.
+    pictures and sounds as such; of anything else the kind and the size are told. `part` points to
+    what of a JSON answer is the result; where that is missing, all of it is, with a note.
     """
     kind = content_type.partition(";")[0].strip().lower()
     if not 200 <= status < 300:
@@ -25,7 +28,7 @@ def result_of(status: int, content_type: str, body: bytes) -> dict[str, Any]:
     if not body:
         return _said(f"HTTP {status}{_phrase(status)}: there is no content.")
     if is_json(kind):
-        return _json(body, content_type)
+        return _json(body, content_type, part)
     if kind.startswith(("image/", "audio/")):
         data = base64.b64encode(body).decode("ascii")
         family = kind.partition("/")[0]
@@ -41,15 +44,23 @@ def is_json(kind: str) -> bool:
     return kind in ("application/json", "text/json") or kind.endswith("+json")
 
 
-def _json(body: bytes, content_type: str) -> dict[str, Any]:
+def _json(body: bytes, content_type: str, part: str) -> dict[str, Any]:
     text = body.decode(_charset(content_type), "replace")
     try:
         value = decode(text.encode())
     except Unreadable as error:
         note = f"The answer claims to be JSON and is {error}."
         return {"content": [{"type": "text", "text": note}, {"type": "text", "text": text}]}
-    structured = value if isinstance(value, dict) else {"result": value}
-    return _said(text) | {"structuredContent": structured}
+    found, there = picked(value, part)
+    structured = found if there else value
+    structured = structured if isinstance(structured, dict) else {"result": structured}
+    if part and there:
+        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    answer = _said(text) | {"structuredContent": structured}
+    if not there:
+        note = f"The answer has no `{part}`; this is all of it."
+        answer["content"].insert(0, {"type": "text", "text": note})
+    return answer
 
 
 def _fault(status: int, kind: str, charset: str, body: bytes) -> dict[str, Any]:

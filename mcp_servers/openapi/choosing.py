@@ -20,7 +20,7 @@ from mcp_servers.configuration import ServerSpec
 from mcp_servers.models import Server
 from mcp_servers.openapi.documents import document_of
 from mcp_servers.openapi.fetching import fetch
-from mcp_servers.openapi.members import MOST_CHOSEN
+from mcp_servers.openapi.members import MOST_CHOSEN, declared_in
 from mcp_servers.schema_worker import outline
 
 EVERYTHING = "*"
@@ -95,7 +95,7 @@ def completed(principal: Principal, spec: ServerSpec, old: Server | None = None)
     config = spec.endpoint_config
     if spec.transport_type != Server.Transport.OPENAPI or not isinstance(config, Mapping):
         return spec
-    if old is not None and _unchanged(old, config):
+    if declared_in(config, old) is not None or (old is not None and _unchanged(old, config)):
         return spec
     url = str(config.get("document_url") or "")
     document = config.get("document")

@@ -7,9 +7,11 @@ from typing import Any
 from bonobot.lib.egress import EgressDenied, check_url
 from bonobot.lib.problems import Invalid
 from mcp_servers.models import ApiDocument, Server
+from mcp_servers.openapi.composing import compose
+from mcp_servers.openapi.declaring import read_declared
 from mcp_servers.openapi.reading import LONGEST_TEXT
 
-FIELDS = frozenset({"document", "document_url", "operations"})
+FIELDS = frozenset({"declared", "document", "document_url", "operations"})
 KEY_PLACES = ("header", "query", "cookie")
 MOST_CHOSEN = 1_000
 LONGEST_KEY = 500
@@ -21,8 +23,11 @@ def check(
 ) -> tuple[dict[str, Any], str | None]:
     """Return what is stored of an API's members, and the document where one is given.
 
-    Raises `Invalid` and `EgressDenied`, each with its field.
+    The document of what is declared by hand is composed here. Raises `Invalid` and `EgressDenied`,
+    each with its field.
     """
+    if (declared := declared_in(config, old)) is not None:
+        return _composed(declared, config)
     public: dict[str, Any] = {"operations": _operations(config.get("operations"))}
     url = config.get("document_url")
     if url:
@@ -38,6 +43,34 @@ def check(
             remedy="Give the document itself, or its address as `document_url`.",
         )
     return public, None
+
+
+def declared_in(config: Mapping[str, Any], old: Server | None = None) -> Any:
+    """Return the operations that are declared by hand; None where an API has a document.
+
+    Where nothing is said of either, what was declared stays.
+    """
+    if config.get("declared") is not None:
+        return config["declared"]
+    if old is None or config.get("document") is not None or config.get("document_url"):
+        return None
+    return old.endpoint_config.get("declared")
+
+
+def _composed(declared: Any, config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    for other in ("document", "document_url"):
+        if config.get(other):
+            raise Invalid(
+                "An API has a document, or operations that are declared by hand, not both.",
+                code="document_and_declared",
+                field=f"endpoint_config.{other}",
+                remedy="Leave one of them out, or add the API as two servers.",
+            )
+    base_url = str(config.get("url", "")).strip()
+    found = read_declared(declared, base_url)
+    keys = sorted(one.key for one in found)
+    public = {"declared": [one.as_dict() for one in found], "operations": keys}
+    return public, compose(found, base_url)
 
 
 def _operations(chosen: Any) -> list[str]:

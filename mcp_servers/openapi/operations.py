@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mcp_servers.openapi.extensions import PLAN, planned
 from mcp_servers.openapi.parameters import taken_by
 from mcp_servers.openapi.reading import Document, Refused, pointer_to
 from mcp_servers.openapi.translating import Translation, text_of
@@ -19,8 +20,6 @@ LONGEST_NAME = 64
 LONGEST_SUMMARY = 300
 ANSWER_NODES = 400
 MOST_OPERATIONS = 10_000
-# Where a tool's declaration says which request it stands for; approved with everything else.
-PLAN = "bonobot/operation"
 _JSON = re.compile(r"application/(?:json|[\w.+-]+\+json)")
 
 
@@ -150,6 +149,7 @@ def _tool(
     plan["parameters"] = taken.parameters
     if taken.body:
         plan["body"] = taken.body
+    plan |= planned(operation, taken.properties)
     summary, description = text_of(operation, "summary"), text_of(operation, "description")
     tool: dict[str, Any] = {
         "name": name,

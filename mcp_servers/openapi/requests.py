@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
 
+from mcp_servers.openapi.extensions import with_defaults
 from mcp_servers.openapi.parameters import FORM, MULTIPART
 from mcp_servers.schemas import InvalidArguments
 
@@ -49,6 +50,7 @@ def prepare(
     `query` is ours (a sign-in): no argument gets to write a member of that name.
     """
     own = tuple(query)
+    arguments = with_defaults(plan, arguments)
     taken = {quote(name, safe="") for name, _ in own}
     parts: list[str] = []
     values: dict[str, tuple[Mapping[str, Any], Any]] = {}

@@ -6,7 +6,7 @@ from typing import Any
 from mcp_servers.portability.collecting import Collector
 from mcp_servers.portability.reader import Node
 
-MEMBERS = frozenset(("document", "document_url", "operations"))
+MEMBERS = frozenset(("declared", "document", "document_url", "operations"))
 
 
 def of_api(members: Mapping[str, Node], collector: Collector) -> dict[str, Any]:
@@ -19,6 +19,9 @@ def of_api(members: Mapping[str, Node], collector: Collector) -> dict[str, Any]:
     if (node := members.get("document")) is not None:
         # As it is: what looks like a variable in it belongs to the API.
         found["document"] = node.value if isinstance(node.value, str) else node.plain()
+    if (node := members.get("declared")) is not None:
+        # As it is, too; what it comes to is said where it is checked.
+        return found | {"declared": node.plain()}
     node = members.get("operations")
     if node is None or not isinstance(node.value, list):
         detail, remedy = "`operations` must be a list.", 'Write "operations": ["GET /pets"].'

@@ -87,7 +87,7 @@ def alter_in_part(principal: Principal, preset: Preset, said: Mapping[str, Any])
 def remove_preset(principal: Principal, preset: Preset) -> None:
     """Delete a preset; servers made from it stay."""
     _mine(principal, preset)
-    _recorded(principal, preset, "preset_removed", preset.delete)
+    recorded(principal, preset, "preset_removed", preset.delete)
 
 
 def _mine(principal: Principal, preset: Preset) -> None:
@@ -113,8 +113,8 @@ def _write(principal: Principal, preset: Preset, spec: PresetSpec, action: str) 
     preset.slug = preset.slug or slugify(spec.name).replace("_", "-")
     beside = Preset.objects.filter(organization_id=principal.organization_id, slug=preset.slug)
     if beside.exclude(pk=preset.pk).exists():
-        raise _taken(spec.name)
-    _recorded(principal, preset, action, preset.save, changed=sorted(changed))
+        raise name_taken(spec.name)
+    recorded(principal, preset, action, preset.save, changed=sorted(changed))
     return preset
 
 
@@ -146,13 +146,14 @@ def _address(url: str) -> None:
         ) from None
 
 
-def _recorded(
+def recorded(
     principal: Principal,
     preset: Preset,
     action: str,
     write: Callable[[], object],
     **details: Any,
 ) -> None:
+    """Write a preset, and that it was; raises `Conflict` (`name_taken`)."""
     with change(
         organization_id=principal.organization_id,
         actor=principal.actor,
@@ -167,10 +168,11 @@ def _recorded(
             write()
         except IntegrityError:
             # Someone saved the same name between the look and the write.
-            raise _taken(preset.name) from None
+            raise name_taken(preset.name) from None
 
 
-def _taken(name: str) -> Conflict:
+def name_taken(name: str) -> Conflict:
+    """Return the refusal of a name that another preset has."""
     return Conflict(
         f"There is a preset named like {name!r} already.",
         code="name_taken",

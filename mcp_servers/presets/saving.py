@@ -3,14 +3,12 @@
 import re
 from typing import Any
 
-from django.db import IntegrityError
-
-from bonobot.ledger.changes import change
-from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound
+from bonobot.lib.problems import Forbidden, Invalid, NotFound
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Preset, Secret, Server
 from mcp_servers.naming import check_name, slugify
+from mcp_servers.presets.own import name_taken, recorded
 
 MEMBERS: dict[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
 
@@ -60,13 +58,8 @@ def save_as_preset(principal: Principal, server: Server, name: str) -> Preset:
     preset = preset_of(principal, server, name)
     check_name(name)
     if Preset.objects.filter(organization_id=principal.organization_id, slug=preset.slug).exists():
-        raise _taken(name)
-    with change(**_what(principal, preset, server)):
-        try:
-            preset.save()
-        except IntegrityError:
-            # Someone saved the same name between the look and the write.
-            raise _taken(name) from None
+        raise name_taken(name)
+    recorded(principal, preset, "preset_saved", preset.save, server=server.name)
     return preset
 
 
@@ -113,25 +106,3 @@ def _parameter(secret: Secret, taken: set[str]) -> dict[str, Any]:
         "default": "",
         "help": "",
     }
-
-
-def _what(principal: Principal, preset: Preset, server: Server) -> dict[str, Any]:
-    return {
-        "organization_id": principal.organization_id,
-        "actor": principal.actor,
-        "action": "preset_saved",
-        "resource_type": "mcp_preset",
-        "resource_id": str(preset.pk),
-        "resource_name": preset.name,
-        "details": {"server": server.name},
-        "governed": False,
-    }
-
-
-def _taken(name: str) -> Conflict:
-    return Conflict(
-        f"There is a preset named like {name!r} already.",
-        code="name_taken",
-        field="name",
-        remedy="Choose another name.",
-    )

@@ -1,17 +1,31 @@
 """The cast of the tests: organizations, people, agents and servers, made by the real operations."""
 
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
 from django.utils import timezone
 
+from agents.asking import Origin, ask
 from agents.bindings import bind
-from agents.models import Agent, Approval, ModelEndpoint, Session, Step
+from agents.governance.elicitations import read
+from agents.models import (
+    Agent,
+    Approval,
+    ModelEndpoint,
+    Question,
+    Session,
+    Step,
+    Trigger,
+    Workflow,
+)
 from agents.registration import AgentSpec, EndpointSpec, add_agent, save_endpoint
 from agents.sessions.requests import start
 from agents.tool_policies import PolicyText, set_policy
+from agents.workflows.keeping import WorkflowSpec, save_workflow
+from agents.workflows.triggers import TriggerSpec, save_trigger
 from bonobot.lib.runtime import runtime
 from bonobot.notices.channels import ChannelSpec, save_channel
 from bonobot.notices.models import Notice
@@ -99,6 +113,24 @@ def ready(where: Organization, server: Server, *agents: Agent) -> Server:
     return server
 
 
+def workflow(of: Agent, name: str = "tell", *, hooks: int = 0, **more: Any) -> Workflow:
+    """Write a workflow of one call that needs no server, and give it to its agent."""
+    source = (
+        f"agent: {of.slug}\nsteps:\n  - {{id: look, call: read_skill, arguments: {{name: x}}}}\n"
+    )
+    spec = WorkflowSpec(**{"name": name, "source": source, "agents": [of.slug]} | more)
+    made = save_workflow(administrator(of.organization), spec)
+    for number in range(hooks):
+        trigger(made, f"hook{number}")
+    return made
+
+
+def trigger(of: Workflow, name: str = "alerts") -> Trigger:
+    """Let a webhook start a workflow."""
+    spec = TriggerSpec(name=name, kind="webhook")
+    return save_trigger(administrator(of.organization), of, spec)[0]
+
+
 def question(of: Agent, session: Session | None = None, **more: Any) -> Approval:
     """Write down a question as the door would, asked by the command line."""
     boss = administrator(of.organization)
@@ -121,6 +153,47 @@ def question(of: Agent, session: Session | None = None, **more: Any) -> Approval
         organization=of.organization, agent=of, session=session, call_id=uuid4(), **values | more
     )
     return made
+
+
+FORM = {
+    "mode": "form",
+    "message": "Which region?",
+    "requestedSchema": {
+        "type": "object",
+        "properties": {
+            "region": {"type": "string", "enum": ["eu", "us"], "title": "Region"},
+            "count": {"type": "integer", "minimum": 1},
+            "sure": {"type": "boolean"},
+        },
+        "required": ["region"],
+    },
+}
+
+
+def asked(
+    session: Session, server: Server, params: Mapping[str, Any] = FORM, hours: int = 1
+) -> Question:
+    """Let a server ask something in a session, as its host would."""
+    origin = Origin(session.pk, server.pk, server.name, "provision", uuid4())
+    return ask(origin, read(params), timezone.now() + timedelta(hours=hours))
+
+
+def rested_session(of: Agent, text: str = "Hello") -> Session:
+    """Make a session whose one message was answered."""
+    session = start(administrator(of.organization), of, text)
+    session.inbox.update(taken_at=timezone.now())
+    said = {"role": "assistant", "turn": 1, "text": "Hello yourself.", "calls": []}
+    for seq, kind, payload in (
+        (1, Step.Kind.MESSAGE, {"text": text, "by": "ann"}),
+        (2, Step.Kind.MODEL, {"text": said["text"], "message": said}),
+        (3, Step.Kind.END, {"answer": said["text"]}),
+    ):
+        Step.objects.create(
+            session=session, seq=seq, kind=kind, state="done", turn=seq == 2, payload=payload
+        )
+    Session.objects.filter(pk=session.pk).update(status=Session.Status.DONE)
+    session.refresh_from_db()
+    return session
 
 
 def waiting_session(of: Agent, text: str = "Add it up", **more: Any) -> tuple[Session, Approval]:

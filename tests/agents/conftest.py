@@ -1,14 +1,20 @@
 """Fixtures of the agents' tests: an organization, an agent, and a real server with its effects."""
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from agents import calls
-from agents.models import Agent
+from agents.models import Agent, Session
+from agents.sessions import requests
+from agents.sessions.runner import SessionRunner
 from bonobot.ledger.writer import writer
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.models import Organization
@@ -17,6 +23,9 @@ from mcp_servers.connections.pool import connections
 from mcp_servers.models import Server
 from mcp_servers.registration import add
 from tests.agents import casting
+from tests.agents.llm.openai_server import FakeOpenAI, openai_server
+from tests.agents.mortals import Mortals
+from tests.processes import served
 
 WORKSHOP = Path(__file__).parents[1] / "servers" / "workshop.py"
 LIBRARY = WORKSHOP.with_name("library.py")
@@ -61,6 +70,37 @@ def workshop(acme: Organization, helper: Agent, effects: Path) -> Iterator[Serve
     runtime().call(connections().forget, server.pk)
 
 
+@pytest.fixture(scope="session")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file in which the servers over HTTP write down what they do."""
+    return tmp_path_factory.mktemp("written") / "calls"
+
+
+@pytest.fixture(scope="session")
+def counting_url(written: Path) -> Iterator[str]:
+    """Run the server that counts its calls, for the whole session."""
+    with served("counting.py", written) as url:
+        yield url
+
+
+@pytest.fixture
+def counting(
+    acme: Organization, helper: Agent, counting_url: str, written: Path
+) -> Iterator[Server]:
+    """The server that counts its calls, given to the agent; nothing is counted yet."""
+    written.write_text("")
+    server = casting.http_server(acme, counting_url, "counting")
+    yield casting.ready(acme, server, helper)
+    runtime().call(connections().forget, server.pk)
+
+
+@pytest.fixture
+def mortals(acme: Organization, tmp_path: Path) -> Iterator[Callable[[], Mortals]]:
+    """A function that makes processes whose children die."""
+    with ExitStack() as made:
+        yield lambda: made.enter_context(Mortals(Path(mkdtemp(dir=tmp_path))))
+
+
 @pytest.fixture
 def library(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server]:
     """A real stdio server of resources and prompts, approved and given, nothing of it ticked."""
@@ -78,6 +118,57 @@ def library(acme: Organization, helper: Agent, effects: Path) -> Iterator[Server
     )
     yield casting.ready(acme, server, helper)
     runtime().call(connections().forget, server.pk)
+
+
+@pytest.fixture
+def fake(transactional_db: None) -> Iterator[FakeOpenAI]:
+    """A server that speaks the OpenAI wire, on this process's loop."""
+    stack = AsyncExitStack()
+    yield runtime().call(stack.enter_async_context, openai_server())
+    runtime().call(stack.aclose)
+
+
+@pytest.fixture
+def runner(transactional_db: None) -> Iterator[SessionRunner]:
+    """A runner of its own on this process's loop."""
+    one = SessionRunner()
+    yield one
+    runtime().call(one.drain)
+
+
+@pytest.fixture
+def take(runner: SessionRunner) -> Callable[[Session], str]:
+    """A function that runs a session until it rests, and returns in what status."""
+
+    async def until_rest(session_id: UUID) -> None:
+        task = await runner.take(session_id)
+        if task is not None:
+            await asyncio.wait_for(task, 60)
+
+    def go(session: Session) -> str:
+        runtime().call(until_rest, session.pk)
+        session.refresh_from_db()
+        return session.status
+
+    return go
+
+
+@pytest.fixture
+def run(
+    acme: Organization, helper: Agent, take: Callable[[Session], str]
+) -> Callable[..., Session]:
+    """A function that gives the agent a message and runs the session until it rests."""
+    boss = casting.administrator(acme)
+
+    def go(text: str = "hello", session: Session | None = None) -> Session:
+        if session is None:
+            session = requests.start(boss, helper, text)
+        else:
+            requests.send(boss, session, text)
+        take(session)
+        return session
+
+    return go
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Calls that wait for a person: asked once, answered once, spent once (FEATURES X4)."""
 
-import asyncio
 import json
 from datetime import timedelta
 
@@ -14,13 +13,11 @@ from agents.calls import ApprovalRequired
 from agents.evidence import evidence
 from agents.models import Approval, Session, SessionGrant, Step
 from agents.sessions import requests
-from agents.sessions.runner import SessionRunner
 from agents.tasks import sweep
 from agents.tool_policies import PolicyText, RuleText, set_policy
 from bonobot.ledger.models import AuditRow, PermitRow
 from bonobot.ledger.verify import verify
 from bonobot.lib.problems import Problem
-from bonobot.lib.runtime import runtime
 from bonobot.notices.channels import ChannelSpec, save_channel
 from bonobot.notices.models import Notice
 from bonobot.tenancy.models import Organization
@@ -217,30 +214,6 @@ def test_what_leaks_is_asked_about_once_both_other_legs_are_there(workshop, call
     answer(reviewer, approval, "approve")
     assert call(*send).outcome == "error"
     assert refused(call, *send).code == "approval_required"
-
-
-@pytest.fixture
-def runner(transactional_db):
-    one = SessionRunner()
-    yield one
-    runtime().call(one.drain)
-
-
-@pytest.fixture
-def take(runner):
-    """A function that runs a session until it rests."""
-
-    async def until_rest(session_id):
-        task = await runner.take(session_id)
-        if task is not None:
-            await asyncio.wait_for(task, 30)
-
-    def run(session):
-        runtime().call(until_rest, session.pk)
-        session.refresh_from_db()
-        return session.status
-
-    return run
 
 
 def started(acme, helper, text):

@@ -125,7 +125,7 @@ def test_another_organizations_agent_is_not_found(workshop, call):
 def test_a_token_for_one_agent_opens_no_other(acme, helper, workshop, call):
     other = casting.agent(acme, "other")
     boss = casting.administrator(acme)
-    narrowed = type(boss)(**{**vars(boss), "agent_id": other.pk})
+    narrowed = type(boss)(**{**vars(boss), "agent_ids": frozenset({other.pk})})
     assert isinstance(refused(call, ECHO, {"text": "x"}, principal=narrowed), NotFound)
 
 

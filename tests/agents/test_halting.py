@@ -1,15 +1,11 @@
 """Kill switches, with a session that runs, one that waits, and a real child."""
 
-import asyncio
-from contextlib import AsyncExitStack
-
 import pytest
 
 from agents.halting import Reach, end_sessions, halt, reach_of, resume
 from agents.models import Approval, Session, Step
 from agents.registration import AgentSpec, EndpointSpec, alter_agent, save_endpoint
 from agents.sessions import requests, reserving
-from agents.sessions.runner import SessionRunner
 from agents.tool_policies import PolicyText, set_policy
 from bonobot.ledger.models import AuditRow
 from bonobot.lib.problems import Problem
@@ -19,7 +15,7 @@ from mcp_servers.connections.pool import connections
 from mcp_servers.models import Server
 from mcp_servers.registration import switch
 from tests.agents import casting
-from tests.agents.llm.openai_server import Says, Waits, openai_server
+from tests.agents.llm.openai_server import Says, Waits
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -33,39 +29,14 @@ def boss(acme):
 
 
 @pytest.fixture
-def runner(transactional_db):
-    one = SessionRunner()
-    yield one
-    runtime().call(one.drain)
-
-
-@pytest.fixture
-def take(runner):
-    async def until_rest(session_id):
-        task = await runner.take(session_id)
-        if task is not None:
-            await asyncio.wait_for(task, 30)
-
-    def run(session):
-        runtime().call(until_rest, session.pk)
-        session.refresh_from_db()
-        return session.status
-
-    return run
-
-
-@pytest.fixture
-def fake(acme, helper):
-    """A model that the agent thinks with, on this process's loop."""
-    stack = AsyncExitStack()
-    server = runtime().call(stack.enter_async_context, openai_server())
+def fake(fake, acme, helper):
+    """The model that the agent thinks with."""
     helper.model_endpoint = save_endpoint(
         casting.administrator(acme),
-        EndpointSpec(name="Fake", base_url=server.url, model="house", allow_private=True),
+        EndpointSpec(name="Fake", base_url=fake.url, model="house", allow_private=True),
     )
     helper.save()
-    yield server
-    runtime().call(stack.aclose)
+    return fake
 
 
 def refused(made, *args, **more) -> Problem:

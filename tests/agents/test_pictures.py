@@ -1,6 +1,5 @@
 """Images: recognized by their bytes, kept once, shown to models that see and to people."""
 
-import asyncio
 import base64
 from contextlib import AsyncExitStack
 
@@ -13,15 +12,13 @@ from agents.pictures import (
     MOST_IN_A_RESULT,
     MOST_SHOWN,
     keep,
+    kept_of,
     kind_of,
-    picture_of,
     pictures_in,
     shown_to,
 )
 from agents.registration import EndpointSpec, save_endpoint
-from agents.sessions import requests
 from agents.sessions.events import shown
-from agents.sessions.runner import SessionRunner
 from bonobot.lib.problems import NotFound
 from bonobot.lib.runtime import runtime
 from mcp_servers.connections.pool import connections
@@ -139,23 +136,14 @@ def looking(acme, helper):
 
 
 @pytest.fixture
-def run(acme, helper, looking):
-    runner = SessionRunner()
-
-    async def until_done(session_id):
-        task = await runner.take(session_id)
-        await asyncio.wait_for(task, 60)
-
+def run(looking, run):
     def go():
         looking.script += [Says(calls=(("c", "mcp_eyes_look", "{}"),)), Says("a cat")]
-        session = requests.start(casting.administrator(acme), helper, "look")
-        runtime().call(until_done, session.pk)
-        session.refresh_from_db()
+        session = run("look")
         assert session.status == Session.Status.DONE, session.error_detail
         return session
 
-    yield go
-    runtime().call(runner.drain)
+    return go
 
 
 @pytest.mark.django_db(transaction=True)
@@ -165,10 +153,10 @@ def test_an_image_of_a_tool_reaches_a_model_that_sees_and_no_row(looking, run, a
     step = session.steps.get(kind=Step.Kind.CALL)
     (named,) = shown(step)["images"]
     assert base64.b64encode(PNG).decode() not in str(step.payload)
-    assert bytes(picture_of(session, named["sha256"]).data) == PNG
+    assert bytes(kept_of(session, named["sha256"]).data) == PNG
     (other,) = keep(acme.pk, [Picture("image/png", PNG + b"another")])
     with pytest.raises(NotFound):
-        picture_of(session, other["sha256"])
+        kept_of(session, other["sha256"])
 
 
 @pytest.mark.django_db(transaction=True)

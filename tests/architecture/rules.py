@@ -15,10 +15,13 @@ EVERYWHERE = frozenset({"bonobot.__version__"})
 
 DECISIONS = (
     "agents.choices",
+    "agents.governance.elicitations",
     "agents.governance.offers",
     "agents.governance.policies",
     "agents.governance.replaying",
     "agents.governance.results",
+    "agents.governance.sampling",
+    "agents.governance.unfinished",
     "bonobot.ledger.budgets",
     "bonobot.ledger.chain",
     "bonobot.ledger.entries",
@@ -32,11 +35,15 @@ DECISIONS = (
     "mcp_servers.digests",
     "mcp_servers.naming",
     "mcp_servers.openapi.addresses",
+    "mcp_servers.openapi.composing",
+    "mcp_servers.openapi.declaring",
+    "mcp_servers.openapi.extensions",
     "mcp_servers.openapi.operations",
     "mcp_servers.openapi.parameters",
     "mcp_servers.openapi.reading",
     "mcp_servers.openapi.requests",
     "mcp_servers.openapi.translating",
+    "mcp_servers.openapi.values",
     "mcp_servers.scanning",
     "mcp_servers.schemas",
     "mcp_servers.uptime",
@@ -55,6 +62,7 @@ EFFECTFUL_CALLS = frozenset(
 POOL = ("mcp_servers.connections.pool", "mcp_servers.connections.connections")
 CALLERS = (
     *("agents.calls", "mcp_servers.connections", "mcp_servers.discovery", "mcp_servers.health"),
+    "agents.remote_tasks",  # it asks about tasks of calls that went through the door
     "mcp_servers.stopping",  # it closes, and calls nothing
     "mcp_servers.watching",  # it listens, and calls nothing
 )
@@ -68,7 +76,8 @@ EGRESS = "bonobot.lib.egress"
 HTTP_USERS = (
     *("mcp_servers.connections", "mcp_servers.oauth", "mcp_servers.presets.resolving"),
     *("mcp_servers.openapi.fetching", "mcp_servers.openapi.surveying", "bonobot.lib.knocking"),
-    *("agents.llm", "bonobot.lib.streams", "bonobot.lib.tunnels", "bonobot.notices.webhooks"),
+    *("agents.llm", "agents.builtin_tools.fetching", "bonobot.lib.streams", "bonobot.lib.tunnels"),
+    "bonobot.notices.webhooks",
 )
 MAKERS = frozenset(
     {"AsyncClient", "Client", "AsyncHTTPTransport", "HTTPTransport", "AsyncConnectionPool"}

@@ -49,7 +49,12 @@ class Source:
 
     @cached_property
     def tree(self) -> ast.Module:
-        return ast.parse(self.text)
+        try:
+            return ast.parse(self.text)
+        except SystemError:
+            # CPython 3.11 counts depth for all threads together, and a traceback that another
+            # thread writes down is parsed, too.
+            return ast.parse(self.text)
 
     @cached_property
     def imports(self) -> tuple[Mention, ...]:

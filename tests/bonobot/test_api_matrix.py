@@ -13,9 +13,13 @@ from uuid import uuid4
 import pytest
 from django.urls import URLPattern, URLResolver, get_resolver
 
+from agents.evaluation.recordings import record
+from agents.evaluation.replays import Change, replay
 from agents.llm.port import Picture
 from agents.models import Agent, Approval, ModelEndpoint, Session, SessionGrant
 from agents.pictures import keep
+from agents.skills.keeping import SkillSpec, save_skill
+from agents.workflows.starting import run_workflow
 from bonobot import api
 from bonobot.ledger.models import AuditRow
 from bonobot.notices.models import Channel, Notice
@@ -77,6 +81,14 @@ def everything(where: Organization) -> dict[str, str]:
         organization=where, server=server, kind="tool", name="one", payload={}, digest="d"
     )
     rest.as_role(where, Role.AUDITOR)
+    note = agent.notes.create(organization=where, title="one", text="Something.")
+    skill = save_skill(
+        casting.administrator(where), SkillSpec(name="tell", text="Hello", agents=[agent.slug])
+    )
+    workflow = casting.workflow(agent)
+    run = run_workflow(casting.administrator(where), workflow, {})
+    recording = record(casting.administrator(where), casting.rested_session(agent))
+    replayed = replay(casting.administrator(where), recording, Change())
     notice = casting.notice(where)
     session, approval = casting.waiting_session(agent, "hello")
     grant = session.grants.create(
@@ -91,9 +103,17 @@ def everything(where: Organization) -> dict[str, str]:
         "definition_id": str(definition.pk),
         "session_id": str(session.pk),
         "approval_id": str(approval.pk),
+        "question_id": str(casting.asked(session, server).pk),
         "grant_id": str(grant.pk),
         "endpoint_id": str(ModelEndpoint.objects.get(organization=where).pk),
         "token_id": str(Token.objects.filter(organization=where).first().pk),
+        "workflow_id": str(workflow.pk),
+        "run_id": str(run.pk),
+        "recording_id": str(recording.pk),
+        "replay_id": str(replayed.pk),
+        "trigger_id": str(casting.trigger(workflow).pk),
+        "skill_id": str(skill.pk),
+        "note_id": str(note.pk),
         "channel_id": str(notice.channel_id),
         "notice_id": str(notice.pk),
         "audit_id": str(AuditRow.objects.filter(organization_id=where.pk).first().pk),
@@ -122,6 +142,7 @@ OPEN = {
     "oauth/callback": "named by a state that is bound to the person who began",
     "oauth/client-metadata.json": "what we are to authorization servers",
     "healthz": "whether the process lives",
+    "api/hooks/<str:hook_id>": "opened by a trigger's own secret; all else answers 401 alike",
 }
 # One address outside of both tables names a thing of an organization.
 SIGN_IN = "oauth/start/<uuid:server_id>"

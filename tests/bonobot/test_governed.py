@@ -16,10 +16,12 @@ from django.test.utils import CaptureQueriesContext
 
 from agents.bindings import bind
 from agents.budgets import BudgetLine, set_budgets
+from agents.callees import set_callees
 from agents.calls import Request, call
 from agents.governance.snapshots import snapshots
 from agents.models import Agent, ModelEndpoint, SessionGrant
 from agents.sessions.requests import start
+from agents.skills.keeping import SkillSpec, save_skill
 from agents.tool_policies import PolicyText, set_policy
 from benchmarks.door_stages import counted
 from bonobot.ledger.heads import generation
@@ -90,6 +92,9 @@ def helper(transactional_db: None, web: str) -> Agent:
     set_policy(boss, agent, PolicyText("all", deny=("mcp_web_other",)))
     set_budgets(boss, agent, [BudgetLine("calls", "month", 1_000)])
     set_budgets(boss, server, [BudgetLine("calls", "month", 1_000)])
+    save_skill(boss, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
+    set_callees(boss, agent, [agent.slug])
+    casting.workflow(agent)
     issue(boss, name="ci", role=Role.OPERATOR)
     casting.person(acme, Role.OPERATOR)
     SessionGrant.objects.create(
@@ -250,11 +255,10 @@ def elsewhere(helper: Agent) -> Iterator[Callable[[Any], None]]:
     process.stdout.close()
 
 
-def _call(helper: Agent) -> str:
+def _call(helper: Agent, **whom: Any) -> str:
     boss = casting.administrator(helper.organization)
-    asked = Request(
-        principal=boss, tool=TOOL, arguments={}, via="rest", holder="test", agent_id=helper.pk
-    )
+    named = whom or {"agent_id": helper.pk, "tool": TOOL}
+    asked = Request(principal=boss, arguments={}, via="rest", holder="test", **named)
     return runtime().call(call, asked).outcome
 
 
@@ -272,18 +276,24 @@ def test_another_process_changes_the_very_next_call(
         assert decided.generation == generation(helper.organization_id) > before.generation
 
 
-def test_a_warm_call_asks_the_ledger_and_nobody_else(helper: Agent) -> None:
+@pytest.mark.parametrize("through", ["an agent", "the server by itself"])
+def test_a_warm_call_asks_the_ledger_and_nobody_else(helper: Agent, through: str) -> None:
+    whom: dict[str, Any] = {"agent_id": helper.pk, "tool": TOOL}
+    if through == "the server by itself":
+        whom = {"server_id": Server.objects.get(name="web").pk, "tool": "echo"}
     for _ in range(3):
-        assert _call(helper) == "ok"
+        assert _call(helper, **whom) == "ok"
     with counted() as watched:
-        assert _call(helper) == "ok"
+        assert _call(helper, **whom) == "ok"
     counts = watched.counts
     assert counts["other queries"] == counts["hops to an ORM thread"] == 0
     assert counts["hops to another thread"] == 0
     assert counts["hand-overs to the writer"] == counts["ledger transactions"] == 2
     # Two transactions, each: begin, look, commit; PostgreSQL locks what it looks at instead:
-    # heads, budget cells and rates; heads, budget cells and the row to close.
+    # heads, budget cells and rates; heads, budget cells and the row to close. Then the rates,
+    # of which the server has none of its own.
+    rates = int(through == "an agent")
     sqlite = connection.vendor == "sqlite"
-    # The row, head, budgets and rates; the row, head and budgets.
-    assert counts["ledger statements of many rows"] == 7
-    assert counts["ledger statements"] == (6 if sqlite else 10)
+    assert counts["ledger statements"] == (6 + rates if sqlite else 9 + 2 * rates)
+    # The row, head and budgets, each twice.
+    assert counts["ledger statements of many rows"] == 6

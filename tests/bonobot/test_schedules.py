@@ -202,7 +202,7 @@ def test_the_screen_lets_a_platform_administrator_edit_and_nobody_else():
     assert "Nothing is scheduled yet" in root.get(f"{name}_changelist")
     sync(schedules.entries())
     page = desk.words(root.get(f"{name}_changelist"))
-    assert "Nudge for sessions that nobody runs although someone should" in page
+    assert "Nudge for sessions and replays that nobody runs" in page
     pk = row("prune notices").pk
     root.post(f"{name}_change", pk, every="7200")
     assert (period_s(row("prune notices")), row("prune notices").enabled) == (7200, False)

@@ -9,6 +9,44 @@ SELECTION = (
     (MODERN, "auth/authorization-server-migration"),
     (HANDSHAKE, "auth/pre-registration"),
 )
+# The same of the server's role, through the gateway.
+SERVED = (
+    (MODERN, "server-stateless"),
+    (MODERN, "input-required-result-multi-round"),
+    (MODERN, "tasks-lifecycle"),
+    (HANDSHAKE, "tools-call-elicitation"),
+)
+# Of the server's role, beside what is required: the extension of tasks.
+TASKS = (
+    "tasks-lifecycle",
+    "tasks-capability-negotiation",
+    "tasks-wire-fields",
+    "tasks-request-state-removal",
+    "tasks-mrtr-input",
+    "tasks-request-headers",
+    "tasks-dispatch-and-envelope",
+    "tasks-status-notifications",
+    "tasks-required-task-error",
+    "tasks-mrtr-composition",
+)
+# What the gateway passes beside what is required of it.
+BEYOND = {
+    MODERN: (
+        *TASKS,
+        "json-schema-2020-12",
+        "http-header-validation",
+        "http-custom-header-server-validation",
+    ),
+    HANDSHAKE: ("server-session-lifecycle", "json-schema-2020-12"),
+}
+# Recommended, not required: for streams that are taken up again, and for notices.
+TOLERATED = (
+    "server-sse-priming-event",
+    "server-sse-retry-field",
+    # Which wait for a worker that reads the catalogue again; no sooner than it has, lists change.
+    "sep-2575-server-sends-tools-list-changed-on-subscription",
+    "sep-2575-server-sends-prompts-list-changed-on-subscription",
+)
 # Extensions that no revision scores.
 UNSUPPORTED = (
     "auth/enterprise-managed-authorization",

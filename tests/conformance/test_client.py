@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,34 +12,14 @@ from django.conf import settings
 from tests.conformance.client import DOCUMENT, RELAY
 from tests.conformance.relay import relay
 from tests.conformance.scenarios import HANDSHAKE, MODERN, SELECTION, UNSUPPORTED
-from tests.parts import NODE, ROOT
+from tests.conformance.suite import LONGEST_S, conformance, required
+from tests.parts import ROOT
 
 pytestmark = [pytest.mark.npm, pytest.mark.django_db(transaction=True)]
 
 CLIENT = f"{sys.executable} -m tests.conformance.client"
 PAGE = ROOT / "docs" / "conformance.md"
 WHOLE = bool(os.environ.get("TEST_CONFORMANCE"))
-LONGEST_S = 240
-
-
-def conformance(
-    *words: str, cwd: Path, port: int | None = None
-) -> "subprocess.CompletedProcess[str]":
-    """Run the suite with the Node.js that it needs, which is newer than most machines'."""
-    node = NODE / "node_modules" / "node" / "bin" / "node"
-    suite = NODE / "node_modules/@modelcontextprotocol/conformance/dist/index.js"
-    for part in (node, suite):
-        assert part.exists(), f"`{part.name}` isn't installed: run `npm ci` in {NODE}"
-    given = {} if port is None else {RELAY: str(port)}
-    return subprocess.run(
-        [str(node), str(suite), *words],
-        capture_output=True,
-        cwd=cwd,
-        env={"PATH": os.environ["PATH"], "HOME": str(cwd), "PYTHONPATH": str(ROOT), **given},
-        text=True,
-        timeout=LONGEST_S,
-        check=False,
-    )
 
 
 @pytest.fixture
@@ -55,7 +34,7 @@ def test_the_client_conforms(revision: str, scenario: str, port: int, tmp_path: 
     done = conformance(
         *("client", "--command", CLIENT, "--scenario", scenario, "--spec-version", revision),
         cwd=tmp_path,
-        port=port,
+        **{RELAY: str(port)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -67,12 +46,12 @@ def test_everything_passes_but_what_is_not_supported(revision: str, port: int, t
         *("client", "--command", CLIENT, "--requirements", revision),
         *("--timeout", f"{LONGEST_S * 1000}"),
         cwd=tmp_path,
-        port=port,
+        **{RELAY: str(port)},
     )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
     found = {name: mark for mark, name in re.findall(r"^([✓✗]) (\S+): \d+ passed", said, re.M)}
-    assert set(required(revision, tmp_path)) <= set(found)
+    assert set(required("Client", revision, tmp_path)) <= set(found)
     assert {name for name, mark in found.items() if mark == "✗"} == set(UNSUPPORTED)
 
 
@@ -81,17 +60,12 @@ def test_everything_passes_but_what_is_not_supported(revision: str, port: int, t
 def test_the_page_about_conformance_names_every_required_scenario(revision: str, tmp_path: Path):
     page = PAGE.read_text(encoding="utf-8")
     table = page.partition(f"## {revision}")[2].partition("## ")[0]
-    assert re.findall(r"^\| `(\S+)` \|", table, re.MULTILINE) == required(revision, tmp_path)
+    assert re.findall(r"^\| `(\S+)` \|", table, re.MULTILINE) == required(
+        "Client", revision, tmp_path
+    )
 
 
 def test_the_page_about_conformance_names_what_is_not_supported():
     page = PAGE.read_text(encoding="utf-8")
     named = re.findall(r"^\| `(\S+)` \| no", page, re.MULTILINE)
     assert set(named) == set(UNSUPPORTED)
-
-
-def required(revision: str, folder: Path) -> list[str]:
-    """Return the client scenarios that a revision requires."""
-    listed = conformance("list", "--requirements", revision, cwd=folder).stdout
-    scored = listed.partition("Client scenarios")[2].partition("Run and reported")[0]
-    return re.findall(r"^\s+- (\S+)$", scored, re.MULTILINE)

@@ -31,7 +31,7 @@ Params = dict[str, Any]
 class Answers(Host):
     """Accepts every form with its defaults, and offers the other two."""
 
-    def capabilities(self) -> Mapping[str, Any]:
+    def capabilities(self, endpoint: Endpoint) -> Mapping[str, Any]:
         return {"sampling": {}, "elicitation": {"form": {}}, "roots": {}}
 
     async def elicitation(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,9 @@ from typing import Annotated, Any
 import anyio
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
-from pydantic import Field
+from mcp.server.mcpserver.resolve import Elicit, Resolve, Sample
+from mcp_types import CreateMessageResult, SamplingMessage, TextContent
+from pydantic import BaseModel, Field
 
 INSTRUCTIONS = "Add with `add`, wait with `slow`."
 server = MCPServer("modern-test-server", instructions=INSTRUCTIONS)
@@ -70,6 +72,36 @@ def routed(
 def fail(message: str) -> str:
     """Fail with the message."""
     raise ValueError(message)
+
+
+class Person(BaseModel):
+    """What a person is asked for."""
+
+    name: str
+    age: int = 0
+
+
+def who() -> Elicit[Person]:
+    """Ask the person."""
+    return Elicit("Who are you?", Person)
+
+
+def colour() -> Sample:
+    """Ask the client's model."""
+    said = SamplingMessage(role="user", content=TextContent(type="text", text="Name a colour."))
+    return Sample([said], max_tokens=50)
+
+
+@server.tool()
+async def introduce(person: Annotated[Person, Resolve(who)]) -> str:
+    """Greet who says who they are."""
+    return f"Hello {person.name} ({person.age})"
+
+
+@server.tool()
+async def paint(answer: Annotated[CreateMessageResult, Resolve(colour)]) -> str:
+    """Paint in the colour that the model names."""
+    return f"painted {getattr(answer.content, 'text', '?')}"
 
 
 @server.resource("test://text/static")

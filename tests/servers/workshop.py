@@ -4,7 +4,8 @@ It uses nothing but the standard library, so that it starts in a few hundredths 
 that others wrote are tested elsewhere. `count` appends a line to the file in `WORKSHOP_FILE`, so
 that a test sees each effect once; `WORKSHOP_TOOLS` names further tools to offer, so that a server
 can change between two starts. With `WORKSHOP_CHANGES` it changes while it runs, and tells it on
-`subscriptions/listen`: `change` gives `echo` another description.
+`subscriptions/listen`: `change` gives `echo` another description. With `WORKSHOP_GATE` it offers
+`climb`, which tells progress and waits on half its way until the file of that name is there.
 """
 
 import json
@@ -16,6 +17,7 @@ from pathlib import Path
 
 VERSION = "2026-07-28"
 CHANGES = bool(os.environ.get("WORKSHOP_CHANGES"))
+GATE = os.environ.get("WORKSHOP_GATE")
 SUBSCRIPTION = "io.modelcontextprotocol/subscriptionId"
 subscriptions = []
 LOCK = threading.Lock()
@@ -37,6 +39,7 @@ TOOLS = [
     tool("crash", "End the process without an answer."),
     tool("environment", "Return the names of the environment's variables."),
     *([tool("change", "Describe `echo` anew and tell it.", words=TEXT)] if CHANGES else []),
+    *([tool("climb", "Climb, slowly.")] if GATE else []),
     *(tool(name, "One more tool.") for name in os.environ.get("WORKSHOP_TOOLS", "").split()),
 ]
 
@@ -82,6 +85,12 @@ def result(method, params):
         for number in subscriptions:
             notify("tools/list_changed", number)
         return {"content": [{"type": "text", "text": "changed"}]}
+    if method == "tools/call" and params["name"] == "climb":
+        told = {"progressToken": params["_meta"]["progressToken"], "progress": 1, "total": 2}
+        send({"method": "notifications/progress", "params": told | {"message": "half way"}})
+        while not Path(GATE).exists():
+            time.sleep(0.02)
+        return {"content": [{"type": "text", "text": "at the top"}]}
     if method == "tools/call":
         text, structured, failed = run(params["name"], params.get("arguments") or {})
         answer = {"content": [{"type": "text", "text": text}], "isError": failed}

@@ -17,6 +17,7 @@ from pydantic_ai.providers.openai_compatible import OpenAICompatibleProvider
 
 from agents.llm.endpoints import Endpoint
 from agents.llm.providers.http import client_for, timeout_of
+from agents.llm.providers.openai_client import AzureClient, OpenAIClient
 
 # What OpenAI itself calls `max_completion_tokens`, most others know as `max_tokens` only.
 OPENAI_HOSTS = ("api.openai.com", ".openai.azure.com")
@@ -80,13 +81,11 @@ def _client(endpoint: Endpoint) -> AsyncOpenAI:
         "http_client": client_for(endpoint),
     }
     if endpoint.kind == "azure" and endpoint.api_version:
-        azure = AsyncAzureOpenAI(
-            azure_endpoint=endpoint.url, api_version=endpoint.api_version, **common
-        )
+        azure = AzureClient(azure_endpoint=endpoint.url, api_version=endpoint.api_version, **common)
         azure._azure_ad_token = None
         return _unspoiled(azure)
     url = f"{endpoint.url.rstrip('/')}/openai/v1" if endpoint.kind == "azure" else endpoint.url
-    return _unspoiled(AsyncOpenAI(base_url=url, **common))
+    return _unspoiled(OpenAIClient(base_url=url, **common))
 
 
 def _unspoiled(client: AsyncOpenAI) -> AsyncOpenAI:

@@ -2,10 +2,15 @@
 
 from typing import ClassVar
 
-from bonobot.cli.agents import VERBS
+from bonobot.cli import agents, callees, evaluating, workspaces
 from bonobot.cli.group import Group
 
 
 class Command(Group):
     help = "List, make, run, and decide what they may call."
-    verbs: ClassVar = VERBS
+    verbs: ClassVar = (
+        *agents.VERBS,
+        *callees.VERBS,
+        *workspaces.VERBS,
+        *evaluating.VERBS,
+    )

@@ -11,10 +11,13 @@ from bonobot.cli import (
     labels,
     logs,
     offers,
+    operations,
     presets,
     servers,
+    serving,
     showing,
     signing_in,
+    snippets,
 )
 from bonobot.cli.group import Group
 
@@ -24,6 +27,7 @@ class Command(Group):
     verbs: ClassVar = (
         *servers.VERBS,
         *showing.VERBS,
+        *operations.VERBS,
         *labels.VERBS,
         *budgets.PRICING,
         *connecting.VERBS,
@@ -34,4 +38,6 @@ class Command(Group):
         *importing.VERBS,
         *declaring.VERBS,
         *presets.VERBS,
+        *serving.VERBS,
+        *snippets.VERBS,
     )

@@ -29,7 +29,7 @@ LATEST = 20
 class ChannelAdmin(PagedAdmin):
     """The ways in which the active organization is told."""
 
-    needs_to_view = Action.VIEW_AUDIT
+    needs_to_view = (Action.VIEW_AUDIT,)
     needs_to_change = Action.MANAGE_NOTICES
     list_display = ("name", "kind", "where", "told_of", "minimum", "on", "latest")
     list_filter = ("kind", "enabled")

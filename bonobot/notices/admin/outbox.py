@@ -23,7 +23,7 @@ from bonobot.tenancy.templatetags.bonobot import ago
 class NoticeAdmin(PagedAdmin):
     """The active organization's notices of the last thirty days."""
 
-    needs_to_view = Action.VIEW_AUDIT
+    needs_to_view = (Action.VIEW_AUDIT,)
     needs_to_change = Action.MANAGE_NOTICES
     list_display = ("what", "about", "goes_by", "became", "attempts", "fault", "when")
     list_filter = (("state", MultipleChoicesDropdownFilter), "severity", "channel")

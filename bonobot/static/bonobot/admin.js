@@ -169,34 +169,51 @@
     }
   }
 
-  // A conversation: each event only says that something is new; the server renders it.
+  // What a model or a server writes, with what can't be seen made visible (as on the server).
+  const HIDDEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
+  const seen = (text) =>
+    text.replace(HIDDEN, (one) => (/[\n\t\u200d]/.test(one) ? one : `⟨U+${one.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`));
+
+  // A conversation: text and progress are shown as they come; for what else is new the server is
+  // asked, which renders it.
+  const ASKED_EVERY_MS = 600;
   function living(place) {
+    const list = place.querySelector("[data-steps]");
+    const written = new Map();
     let asking = false;
-    let again = false;
+    let again = null;
+    let last = 0;
     let source = null;
     let timer = null;
 
-    async function refresh() {
+    function refresh() {
+      if (again) return;
+      again = setTimeout(ask, Math.max(0, last + ASKED_EVERY_MS - Date.now()));
+    }
+
+    async function ask() {
       if (asking) {
-        again = true;
+        again = setTimeout(ask, ASKED_EVERY_MS);
         return;
       }
+      again = null;
       asking = true;
+      last = Date.now();
       try {
         const answer = await piece(`${place.dataset.fragment}?after=${place.dataset.after ?? 0}`);
         if (answer.ok) show(element(await answer.text()));
+      } catch {
+        refresh();
       } finally {
         asking = false;
       }
-      if (again) {
-        again = false;
-        setTimeout(refresh, 150);
-      }
     }
 
+    const nearEnd = () => innerHeight + scrollY > document.body.scrollHeight - 160;
+    const follow = (wanted) => wanted && scrollTo({ top: document.body.scrollHeight });
+
     function show(found) {
-      const nearEnd = innerHeight + scrollY > document.body.scrollHeight - 160;
-      const list = place.querySelector("[data-steps]");
+      const end = nearEnd();
       for (const step of all("[data-seq]", found)) {
         const old = list.querySelector(`[data-seq="${step.dataset.seq}"]`);
         if (!old) list.append(step);
@@ -208,36 +225,86 @@
       for (const part of all("[data-part]", found)) {
         document.querySelector(`[data-part="${part.dataset.part}"]`)?.replaceWith(part);
       }
+      for (const seq of written.keys()) write(seq);
       const state = place.querySelector("[data-part=state]");
       place.dataset.after = state?.dataset.after ?? place.dataset.after;
-      if (state?.dataset.rests === "true") rest();
-      else if (state?.dataset.rests === "waiting") park();
-      else if (!source) listen();
-      if (nearEnd) scrollTo({ top: document.body.scrollHeight });
+      place.dataset.rests = state?.dataset.rests ?? place.dataset.rests;
+      if (state?.dataset.rests === "false") listen();
+      else rest(state?.dataset.rests === "waiting");
+      follow(end);
     }
 
-    function rest() {
-      park();
-      clearInterval(timer);
-      timer = null;
+    // Text of a step that isn't whole yet; it is dropped once the server has rendered the whole.
+    function write(seq) {
+      const said = list.querySelector(`[data-seq="${seq}"] [data-writes]`);
+      if (!said) return false;
+      said.textContent = seen(written.get(seq));
+      said.hidden = !said.textContent;
+      for (const dots of all(".bb-typing", said.parentElement)) dots.hidden = !said.hidden;
+      return true;
     }
 
-    // A session that waits for a person sends nothing, but somebody may answer elsewhere.
-    function park() {
+    // A message that takes the place of others changes what stands above it.
+    function said(event) {
+      if (JSON.parse(event.data).replaces) location.reload();
+      else refresh();
+    }
+
+    function begun(event) {
+      const step = JSON.parse(event.data);
+      if (step.state === "intent") written.set(step.seq, step.text ?? "");
+      else written.delete(step.seq);
+      if (step.state !== "intent" || !write(step.seq)) refresh();
+    }
+
+    function grown(event) {
+      const { seq, at, text } = JSON.parse(event.data);
+      const before = [...(written.get(seq) ?? "")];
+      if (before.length < at) return;
+      const end = nearEnd();
+      written.set(seq, before.slice(0, at).join("") + text);
+      write(seq);
+      follow(end);
+    }
+
+    function progressed(event) {
+      const { seq, done, total, message } = JSON.parse(event.data);
+      const shown = list.querySelector(`[data-seq="${seq}"] [data-progress]`);
+      if (shown) shown.textContent = `${seen(message)} ${total ? `${done} / ${total}` : done}`.trim();
+    }
+
+    // Nothing more comes by itself; where a person is asked, somebody may answer elsewhere.
+    function rest(waiting) {
       source?.close();
       source = null;
+      clearInterval(timer);
+      timer = waiting ? setInterval(refresh, 5000) : null;
     }
 
     function listen() {
+      if (source) return;
+      clearInterval(timer);
       source = new EventSource(`${place.dataset.live}?after=${place.dataset.after ?? 0}`);
-      source.onmessage = refresh;
-      for (const name of ["model", "call", "notice", "end", "rest"]) source.addEventListener(name, refresh);
+      source.addEventListener("message", said);
+      for (const name of ["state", "call", "notice", "end", "rest"]) source.addEventListener(name, refresh);
+      source.addEventListener("model", begun);
+      source.addEventListener("text", grown);
+      source.addEventListener("progress", progressed);
     }
 
-    refresh();
-    if (place.dataset.rests !== "waiting") listen();
-    // What comes between events (text that grows, a lost connection) is looked for as well.
-    timer = setInterval(refresh, 2000);
+    if (place.dataset.rests === "false") listen();
+    else rest(place.dataset.rests === "waiting");
+  }
+
+  // Steps that a later message replaced are folded away: data-toggles-replaced shows them.
+  function folding(button) {
+    const list = button.closest("[data-live]").querySelector("[data-steps]");
+    list.toggleAttribute("data-hides-replaced", true);
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      const hides = list.toggleAttribute("data-hides-replaced");
+      button.setAttribute("aria-pressed", String(!hides));
+    });
   }
 
   // Parts that change by themselves: data-parts="address", asked while somebody looks.
@@ -309,6 +376,7 @@
     connecting();
     all("[data-parts]").forEach(refreshing);
     all("[data-countdown]").forEach(remaining);
+    all("[data-toggles-replaced]").forEach(folding);
     for (const place of all("[data-live]")) if (place.dataset.rests !== "true") living(place);
     document.querySelector("[data-bottom]")?.scrollIntoView({ block: "end" });
   });

@@ -1,13 +1,11 @@
-"""Tokens for programs: made and shown once, revoked, never read back."""
+"""Tokens for programs: made and shown once, changed, revoked, never read back."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
-from uuid import UUID
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.utils import flatten_fieldsets
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -16,51 +14,91 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.lib.admin import Select, action, display, register
+from bonobot.lib.admin import Select, Textarea, TextInput, action, display, register
 from bonobot.tenancy import tokens
 from bonobot.tenancy.models import Token
 from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action, Role
+from bonobot.tenancy.roles import Action, Role, Scope
+from bonobot.tenancy.roles_page import SCOPE_MEANS
 from bonobot.tenancy.screens.answers import screen
 from bonobot.tenancy.screens.scoped import ScopedAdmin
 from bonobot.tenancy.templatetags.bonobot import ago, badge_html
 
+KEPT = "kept"
 LASTING = (("30", _("30 days")), ("90", _("90 days")), ("365", _("a year")), ("", _("for ever")))
+BOUNDS = ("scopes", "agents", "networks", "calls_per_minute")
 
 
 class TokenForm(forms.ModelForm):
-    """What a new token may do, and for how long."""
+    """What a token may do, for what, from where and for how long."""
 
     lasting = forms.ChoiceField(
         label=_("Usable"), choices=LASTING, required=False, initial="90", widget=Select
     )
-    agent = forms.ChoiceField(
-        label=_("Only for agent"),
+    scopes = forms.MultipleChoiceField(
+        label=_("Scopes"),
         required=False,
-        widget=Select,
-        help_text=_("Such a token reaches this agent and its tools, and nothing else."),
+        choices=[(scope.value, f"{scope} – {SCOPE_MEANS[scope]}") for scope in Scope],
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("A part of what its role may do; none: all of it."),
+    )
+    agents = forms.MultipleChoiceField(
+        label=_("Only for agents"),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("Such a token reaches these agents and their tools, and nothing else."),
+    )
+    networks = forms.CharField(
+        label=_("Only from networks"),
+        required=False,
+        widget=Textarea(attrs={"rows": 2, "spellcheck": "false"}),
+        help_text=_("Addresses or ranges, one a line, like 10.1.0.0/16; empty: from anywhere."),
     )
 
     class Meta:
         model = Token
-        fields = ("name", "role", "calls_per_minute")
+        fields = ("name", "role", "client", "calls_per_minute")
+        widgets = {"client": TextInput}
         help_texts = {
             "name": _("What it is for; the audit shows this name."),
             "role": _("What the program may do here. Give the least that it needs."),
+            "client": _("Which program has it, like claude-code; only a note."),
             "calls_per_minute": _("Empty: the usual limit."),
         }
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Show the lists of a token that there is; its role was said for good."""
+        super().__init__(*args, **kwargs)
+        if self.instance.pk and not self.instance._state.adding:
+            self.fields["lasting"].choices = [(KEPT, _t("as it is")), *LASTING]  # type: ignore[attr-defined]
+            self.initial = dict(self.initial) | {
+                "lasting": KEPT,
+                "scopes": self.instance.scopes,
+                "agents": self.instance.agent_ids,
+                "networks": "\n".join(self.instance.networks),
+            }
+
+    def terms(self) -> dict[str, Any]:
+        """Return what was said, as the operations take it."""
+        said = self.cleaned_data
+        terms = {name: said[name] for name in ("name", "client", "calls_per_minute", "scopes")}
+        if said["lasting"] != KEPT:
+            terms["expires_at"] = _end(said["lasting"])
+        return terms | {"agent_ids": said["agents"], "networks": said["networks"].split()}
 
 
 @register(Token)
 class TokenAdmin(ScopedAdmin):
     """The active organization's tokens.
 
-    `agents_of` is filled by the room of agents, which lies above: it lists (id, name).
+    `agents_of` is filled by the room of agents, which lies above: it lists (id, name). So is
+    `programs_of` by the gateway: what programs are told to come with a new token.
     """
 
-    needs_to_view = Action.MANAGE_TOKENS
+    needs_to_view = (Action.MANAGE_TOKENS,)
     needs_to_change = Action.MANAGE_TOKENS
     agents_of: ClassVar[Callable[[Principal], list[tuple[str, str]]]] = staticmethod(lambda _: [])
+    programs_of: ClassVar[Callable[[Token, str], dict[str, Any]]] = staticmethod(lambda *_: {})
     form = TokenForm
     list_display = ("name", "key", "role", "state", "used", "until", "made")
     list_filter = ("role",)
@@ -71,33 +109,41 @@ class TokenAdmin(ScopedAdmin):
         "It is shown once, when it is made."
     )
     actions = ("revoke_chosen",)
-    add_fieldsets = ((None, {"fields": ("name", "role", "agent", "calls_per_minute", "lasting")}),)
+    problem_fields = {"agent_ids": "agents", "expires_at": "lasting"}
+    add_fieldsets = (
+        (None, {"fields": ("name", "role", "client", "lasting")}),
+        (_("Bounds"), {"fields": BOUNDS}),
+    )
     fieldsets = (
-        (None, {"fields": ("name", "key", "role", "agent_id", "calls_per_minute")}),
+        (None, {"fields": ("name", "key", "role", "client", "lasting")}),
+        (_("Bounds"), {"fields": BOUNDS}),
         (
             _("What became of it"),
             {"fields": ("state", "last_used_at", "expires_at", "revoked_at", "created_at")},
         ),
     )
+    readonly_fields = ("state", "last_used_at", "expires_at", "revoked_at", "created_at", "key")
 
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
     ) -> type[forms.ModelForm]:
-        """Offer the organization's agents."""
-        form = super().get_form(request, obj, change=change, **kwargs)
-        if obj is None:
+        """Offer the organization's agents, and those that the token names but that are gone."""
+        form: Any = super().get_form(request, obj, change=change, **kwargs)
+        if "agents" in form.base_fields:
             agents = type(self).agents_of(self.principal(request))
-            form.base_fields["agent"].choices = [("", _("all of its role")), *agents]  # type: ignore[attr-defined]
+            gone = set(getattr(obj, "agent_ids", ())) - {pk for pk, _name in agents}
+            removed = [(pk, _t("removed: %s") % pk) for pk in sorted(gone)]
+            form.base_fields["agents"].choices = [*agents, *removed]
         return form
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """Return every field of a token that exists: it never changes."""
-        shown: Any = self.fieldsets
-        return flatten_fieldsets(shown) if obj else ()
+        """Keep the role of a token that exists: another one makes another token."""
+        return (*self.readonly_fields, "role") if obj else ()
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Allow the list's actions; a token itself never changes, it is replaced."""
-        return obj is None and super().has_change_permission(request, obj)
+        """Allow it while the token lives."""
+        ended = isinstance(obj, Token) and obj.revoked_at is not None
+        return not ended and super().has_change_permission(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Never: a token is revoked, so that the audit can name it."""
@@ -128,17 +174,14 @@ class TokenAdmin(ScopedAdmin):
         return ago(token.created_at)
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Token:
-        """Make the token; its text is kept on this request alone, for the answer."""
-        said = form.cleaned_data
-        token, text = tokens.issue(
-            self.principal(request),
-            name=said["name"],
-            role=Role(said["role"]),
-            agent_id=UUID(said["agent"]) if said["agent"] else None,
-            expires_at=_end(said["lasting"]),
-            calls_per_minute=said["calls_per_minute"],
-        )
-        request.token_text = text  # type: ignore[attr-defined]
+        """Make or change the token; a new one's text is kept on this request, for the answer."""
+        principal, said = self.principal(request), form.terms()
+        if change:
+            token: Token = Token.objects.get(pk=form.instance.pk)
+            tokens.alter(principal, token, **said)
+            return token
+        role = Role(form.cleaned_data["role"])
+        token, request.token_text = tokens.issue(principal, role=role, **said)  # type: ignore[attr-defined]
         return token
 
     def save_model(self, request: HttpRequest, obj: Token, form: Any, change: bool) -> None:
@@ -158,6 +201,7 @@ class TokenAdmin(ScopedAdmin):
             object=obj,
             opts=self.opts,
             text=request.token_text,  # type: ignore[attr-defined]
+            panel=type(self).programs_of(obj, request.token_text),  # type: ignore[attr-defined]
         )
 
     @action(description=_("Revoke"), permissions=["change"])

@@ -10,7 +10,15 @@ from django.db.models import ProtectedError
 from django.http import Http404
 from rest_framework import exceptions as drf_errors
 
-from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound, Problem, Unavailable
+from bonobot.lib.problems import (
+    Conflict,
+    Forbidden,
+    InternalError,
+    Invalid,
+    NotFound,
+    Problem,
+    Unavailable,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -25,13 +33,6 @@ class NotSignedIn(Problem):
     status = 401
 
 
-class InternalError(Problem):
-    """A defect of ours: the log knows more than the answer."""
-
-    code = "internal_error"
-    status = 500
-
-
 def problem_of(error: BaseException) -> Problem:
     """Return `error` as a problem that may be shown; a defect is logged with its traceback."""
     if isinstance(error, Problem):
@@ -41,8 +42,7 @@ def problem_of(error: BaseException) -> Problem:
             return make(error)
     logger.error("A request failed", exc_info=error)
     return InternalError(
-        "Something went wrong here; it was logged.",
-        remedy="Try again. If it stays, show the log to whoever runs this installation.",
+        remedy="Try again. If it stays, show the log to whoever runs this installation."
     )
 
 

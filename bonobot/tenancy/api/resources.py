@@ -28,7 +28,7 @@ from bonobot.tenancy.api.schema import ResourceSchema
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.models import KeptAnswer
 from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import WHO_MAY, Action
+from bonobot.tenancy.roles import WHO_MAY, Action, Scope
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +60,11 @@ class Resource(GenericAPIView):
     """A REST resource with its rules; see the module."""
 
     rules: ClassVar[Mapping[str, Rule]] = {}
-    # Methods that a token for one agent may use: they read and run, on that agent's objects only.
+    # Methods that a token for some agents may use: they read and run, on their objects only.
     narrowed: ClassVar[tuple[str, ...]] = ()
     ordering: ClassVar[tuple[str, ...]] = ()
+    # What a token needs to come here; None where another surface that it may use performs it.
+    scope: ClassVar[Scope | None] = Scope.API
 
     schema = ResourceSchema()
     parser_classes = (BoundedJSON,)
@@ -161,21 +163,31 @@ class Resource(GenericAPIView):
                 logger.exception("The answer to an idempotent write could not be kept")
         return response
 
+    @classmethod
+    def is_open_to(cls, principal: Principal, method: str) -> bool:
+        """Tell whether a principal may use a method at all, whatever it is used on."""
+        if principal.agent_ids and method not in cls.narrowed:
+            return False
+        return any(principal.may(action) for action in actions_of(cls.rules.get(method)))
+
     def _authorize(self, method: str) -> None:
         principal = self.principal
-        if principal.agent_id is not None and method not in self.narrowed:
+        if self.scope is not None:
+            principal.require_scope(self.scope)
+        if self.is_open_to(principal, method):
+            return
+        if principal.agent_ids and method not in self.narrowed:
             raise Forbidden(
-                "This token reads and runs one agent, and nothing else.",
+                "This token reads and runs its agents, and nothing else.",
                 rule="token:agent",
                 remedy="Use a token of the organization for this.",
             )
         actions = actions_of(self.rules.get(method))
-        if not any(principal.may(action) for action in actions):
-            raise Forbidden(
-                f"The role `{principal.role}` may not do this here.",
-                rule=f"role:{actions[0]}" if actions else "role",
-                remedy=f"Ask someone who may: {who_may(actions)}.",
-            )
+        raise Forbidden(
+            f"The role `{principal.role}` may not do this here.",
+            rule=f"role:{actions[0]}" if actions else "role",
+            remedy=f"Ask someone who may: {who_may(actions)}.",
+        )
 
 
 def actions_of(rule: Rule | None) -> tuple[Action, ...]:

@@ -17,7 +17,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from bonobot.lib.admin import site
 from bonobot.lib.highlighting import sentence as as_sentence
-from bonobot.lib.problems import Problem
+from bonobot.lib.problems import Forbidden, Problem
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -74,13 +74,18 @@ def refuse(form: forms.Form, problem: Problem, fields: Mapping[str, str] | None 
 
 def back(request: HttpRequest, default: str = "") -> HttpResponseRedirect:
     """Return to the page that the request came from, if it is one of ours."""
+    return HttpResponseRedirect(_came_from(request) or default or reverse("admin:index"))
+
+
+def _came_from(request: HttpRequest) -> str:
+    """Return the path of the page that the request came from; blank if it isn't one of ours."""
     came_from = request.headers.get("Referer", "")
     ours = url_has_allowed_host_and_scheme(
         came_from, allowed_hosts={request.get_host()}, require_https=request.is_secure()
     )
     parts = urlsplit(came_from)
     target = f"{parts.path}?{parts.query}" if parts.query else parts.path
-    return HttpResponseRedirect(target if ours else default or reverse("admin:index"))
+    return target if ours else ""
 
 
 def answering(view: View) -> View:
@@ -99,9 +104,16 @@ def answering(view: View) -> View:
 def _answer(request: HttpRequest, problem: Problem) -> HttpResponseBase:
     if FRAGMENT in request.headers:
         return fragment(request, "parts/problem.html", status=problem.status, problem=problem)
-    if request.method == "POST" and problem.status != 404:
+    # What a person may never do or see is a page of its own, so that its status tells it too.
+    final = isinstance(problem, Forbidden) or problem.status == 404
+    if request.method == "POST" and not final:
         tell(request, problem)
         return back(request)
     return screen(
-        request, "problem.html", title=problem.title, status=problem.status, problem=problem
+        request,
+        "problem.html",
+        title=problem.title,
+        status=problem.status,
+        problem=problem,
+        came_from=_came_from(request),
     )

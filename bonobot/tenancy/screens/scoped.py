@@ -22,14 +22,15 @@ from bonobot.tenancy.screens.paging import MOST_FOUND, BoundedPaginator
 class ScopedAdmin(ModelAdmin):
     """A model's admin within the active organization.
 
-    `needs_to_view` and `needs_to_change` name actions of the roles' table; None means nobody.
+    `needs_to_view` (one of them) and `needs_to_change` name actions of the roles' table; None means
+    nobody.
     `platform_only` rows belong to no organization, and only a platform administrator sees them.
     Subclasses save and delete through operation modules, which check and audit; a `Problem` raised
     there comes back as an error at its field. Django's own log isn't written: the audit is the
     history.
     """
 
-    needs_to_view: ClassVar[Action] = Action.VIEW
+    needs_to_view: ClassVar[tuple[Action, ...]] = (Action.VIEW,)
     needs_to_change: ClassVar[Action | None] = None
     platform_only: ClassVar[bool] = False
     # Names of the form's fields for the fields that operations name.
@@ -70,7 +71,8 @@ class ScopedAdmin(ModelAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Follow the roles' table."""
-        return self.may(request, self.needs_to_view) or self.has_change_permission(request, obj)
+        may_view = any(self.may(request, one) for one in self.needs_to_view)
+        return may_view or self.has_change_permission(request, obj)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Follow the roles' table."""

@@ -35,6 +35,7 @@ def seat(acme: Organization) -> desk.Desk:
 
 def configuration(agent: Agent, **said: Any) -> dict[str, Any]:
     names = ("name", "slug", "max_turns", "max_calls", "max_run_s", "calls_per_minute")
+    names = (*names, "tool_search_above")
     fields = {name: getattr(agent, name) for name in names}
     return fields | {"model_endpoint": str(agent.model_endpoint_id), "enabled": "on"} | said
 

@@ -100,7 +100,7 @@ def test_a_private_server_is_added_by_form(helper: Agent, seat: desk.Desk) -> No
 def test_a_reviewer_sees_the_servers_and_changes_none(acme: Organization, bound: Binding) -> None:
     reviewer = desk.sit(acme, Role.REVIEWER)
     assert "Take away" not in reviewer.get("agents_agent_servers", bound.agent_id)
-    reviewer.post("agents_agent_unbind", bound.agent_id, server=str(bound.server_id))
+    reviewer.post("agents_agent_unbind", bound.agent_id, server=str(bound.server_id), status=403)
     assert Binding.objects.exists()
 
 

@@ -134,7 +134,7 @@ def test_a_variable_left_open_is_named(seat: desk.Desk) -> None:
 def test_a_reviewer_may_not_paste(acme: Organization) -> None:
     reviewer = desk.sit(acme, Role.REVIEWER)
     reviewer.get("mcp_servers_server_paste", status=403)
-    paste(reviewer, TWO, do="add", seen="1", add=["weather"])
+    paste(reviewer, TWO, do="add", seen="1", add=["weather"], status=403)
     assert not Server.objects.exists()
 
 

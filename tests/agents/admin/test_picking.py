@@ -75,7 +75,7 @@ def test_a_list_of_servers_takes_the_same_queries_for_any_number(
     seat.get("agents_agent_pick", helper.pk)
     for number in range(8):
         desk.offer(desk.web_server(acme, f"web{number}"))
-    with django_assert_max_num_queries(13):  # with the badge of waiting approvals
+    with django_assert_max_num_queries(14):  # with the badges of the navigation
         page = seat.get("agents_agent_pick", helper.pk)
     assert "web7" in page
 
@@ -202,5 +202,5 @@ def test_a_foreign_server_is_not_there(acme: Organization, helper: Agent, seat: 
 def test_a_reviewer_gives_nothing(acme: Organization, helper: Agent, server: Server) -> None:
     reviewer = desk.sit(acme, Role.REVIEWER)
     reviewer.get("agents_agent_pick", helper.pk, server=str(server.pk), status=403)
-    give(reviewer, helper, server, how="all")
+    give(reviewer, helper, server, how="all", status=403)
     assert not Binding.objects.exists()

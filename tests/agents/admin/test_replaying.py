@@ -72,7 +72,7 @@ def test_the_organizations_rules_are_tried_drafted_and_enforced(acme, agent):
     assert "3 calls: 3 flip" in page
     owner.send(here, {"mode": "all", "deny": "read_result", "do": "shadow"})
     assert draft_of(acme).text == PolicyText("all", deny=("read_result",))
-    desk.sit(acme, Role.AUDITOR).send(f"{here}?do=enforce", {})
+    desk.sit(acme, Role.AUDITOR).send(f"{here}?do=enforce", {}, status=403)
     assert draft_of(acme) is not None, "an auditor enforces nothing"
     assert "Yes, enforce it" in owner.open(here)
     owner.send(f"{here}?do=enforce", {})

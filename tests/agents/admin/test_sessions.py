@@ -4,6 +4,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.utils import timezone
 
 from agents.admin import conversation as talking
@@ -60,6 +61,67 @@ def test_a_message_begins_a_session(helper: Agent, seat: desk.Desk) -> None:
     assert f'data-live="/api/sessions/{session.pk}/events"' in page
 
 
+def test_a_message_carries_files(helper: Agent, seat: desk.Desk) -> None:
+    files = [SimpleUploadedFile("a.txt", b"hi"), SimpleUploadedFile("b.exe", b"\xff")]
+    seat.post("agents_agent_start", helper.pk, text="Look.", attachments=files)
+    assert "is neither text in UTF-8 nor an image" in " ".join(seat.messages)
+    assert not Session.objects.exists()
+    files = [SimpleUploadedFile("a.txt", b"hi")]
+    seat.post("agents_agent_start", helper.pk, text="Look.", attachments=files)
+    session = Session.objects.get()
+    [kept] = session.inbox.get().payload["files"]
+    step(session, "message", text="Look.", by="anna", files=[kept])
+    page = seat.get("agents_session_change", session.pk)
+    address = f"{desk.url('agents_session_file', session.pk)}?sha256={kept['sha256']}"
+    assert address in page
+    assert seat.client.get(address).content == b"hi"
+
+
+def test_a_message_is_sent_again_in_its_place(session: Session, seat: desk.Desk) -> None:
+    step(session, "message", text="first", by="anna")
+    step(session, "model", text="answer")
+    Session.objects.update(status="done")
+    seat.post("agents_session_retry", session.pk, seq=1)
+    assert session.inbox.latest("pk").payload == {"text": "first", "replaces": 1}
+    seat.post("agents_session_retry", session.pk, seq=1, text="second")
+    assert "The session is at work." in " ".join(seat.messages)
+    Session.objects.update(status="done")
+    seat.post("agents_session_retry", session.pk, seq=1, text="second")
+    assert session.inbox.latest("pk").payload == {"text": "second", "replaces": 1}
+
+
+def test_replaced_steps_are_marked_and_can_not_be_sent_again(
+    session: Session, seat: desk.Desk
+) -> None:
+    step(session, "message", text="first", by="anna")
+    step(session, "model", text="answer")
+    step(session, "message", text="second", by="anna", replaces=1)
+    talk = conversation(session, casting.administrator(session.organization))
+    assert [line.superseded for line in talk.lines] == [True, True, False]
+    assert talk.superseded == 2
+    page = seat.get("agents_session_change", session.pk)
+    assert page.count("data-superseded") == 2
+    assert page.count('name="seq"') == 2, "retry and edit of the one that stands"
+    assert "Show 2 replaced steps" in page
+
+
+def test_a_page_knows_what_later_ones_replace(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(talking, "STEPS_SHOWN", 2)
+    for text in "ab":
+        step(session, "message", text=text, by="anna")
+    step(session, "message", text="c", by="anna", replaces=2)
+    talk = conversation(session, casting.administrator(session.organization))
+    assert [line.superseded for line in talk.lines] == [False, True]
+
+
+def test_a_session_is_written_down(session: Session, seat: desk.Desk) -> None:
+    step(session, "message", text="first", by="anna")
+    assert "> first" in seat.get("agents_session_export", session.pk)
+    assert '"text": "first"' in seat.get("agents_session_export", session.pk, **{"as": "json"})
+
+
 def test_an_empty_message_is_refused(helper: Agent, seat: desk.Desk) -> None:
     seat.post("agents_agent_start", helper.pk, text="  ")
     assert "The message is empty." in " ".join(seat.messages)
@@ -79,7 +141,7 @@ def test_an_auditor_reads_but_does_not_run(acme: Organization, session: Session)
     page = auditor.get("agents_session_change", session.pk)
     assert "What time is it?" in page
     assert "<textarea" not in page
-    auditor.post("agents_session_send", session.pk, text="hi")
+    auditor.post("agents_session_send", session.pk, status=403, text="hi")
     assert Inbox.objects.count() == 1
 
 

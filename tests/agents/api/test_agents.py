@@ -57,8 +57,9 @@ def test_an_agent_is_found_by_id_and_by_slug(operator, helper):
 
 
 def test_a_patch_changes_only_what_it_says(operator, helper):
-    answer = operator.patch("agents/helper", {"max_turns": 7})
+    answer = operator.patch("agents/helper", {"max_turns": 7, "tool_search_above": 0})
     assert (answer.json["max_turns"], answer.json["name"]) == (7, "Helper")
+    assert answer.json["tool_search_above"] == 0
 
 
 def test_a_removed_agent_is_gone_and_stays_in_the_audit(operator):
@@ -200,7 +201,9 @@ def test_a_model_endpoints_key_is_never_read_back(operator):
 )
 def test_a_key_stays_unless_another_one_is_sent(operator, members, kept):
     made = operator.post("model-endpoints", OPENAI).json
-    answer = operator.patch(f"model-endpoints/{made['id']}", {"model": "small"} | members)
+    members = {"model": "small", "context_window": 9_000} | members
+    answer = operator.patch(f"model-endpoints/{made['id']}", members)
+    assert (made["context_window"], answer.json["context_window"]) == (None, 9_000)
     assert (answer.json["model"], answer.json["api_key"]) == ("small", MASK if kept else "")
     key = ModelEndpoint.objects.get(pk=made["id"]).api_key
     assert (key.open() if key else "") == (OPENAI["api_key"] if kept else "")

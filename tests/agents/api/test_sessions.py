@@ -5,6 +5,7 @@ from uuid import UUID
 
 import httpx
 import pytest
+from django.utils import timezone
 
 from agents.models import Agent, Inbox, Session, Step
 from bonobot.tenancy.models import Organization, User
@@ -168,10 +169,15 @@ def test_events_stream_from_the_web_process_until_the_session_rests(
             assert response.headers["Content-Type"] == "text/event-stream"
             assert response.headers["X-Accel-Buffering"] == "no"
             lines = response.iter_lines()
+            assert event(lines) == ("", "state", {"status": "queued"})
             assert event(lines)[:2] == ("1", "message")
             number, kind, data = event(lines)
             assert (number, kind, data["text"]) == ("", "model", "Let")
+            Step.objects.filter(pk=intent.pk).update(payload={"text": "Let me"})
+            Session.objects.filter(pk=session_id).update(updated_at=timezone.now())
+            assert event(lines) == ("", "text", {"seq": 2, "at": 3, "text": " me"})
             Step.objects.filter(pk=intent.pk).update(state="done", payload={"text": "Let me see."})
+            Session.objects.filter(pk=session_id).update(updated_at=timezone.now())
             number, kind, data = event(lines)
             assert (number, kind, data["text"]) == ("2", "model", "Let me see.")
             Session.objects.filter(pk=session_id).update(status="done")
@@ -200,3 +206,59 @@ def event(lines) -> tuple[str, str, dict]:  # type: ignore[no-untyped-def]
         name, _, value = line.partition(": ")
         found[name] = value
     return found["id"], found["event"], json.loads(found["data"])
+
+
+def rested(session_id: str) -> None:
+    step(session_id, 1, "message", text="What time?")
+    Session.objects.filter(pk=session_id).update(status="done")
+
+
+def test_a_message_is_sent_again_in_other_words_with_a_file(operator: Rest):
+    session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
+    busy = operator.post(f"sessions/{session_id}/retry", {"seq": 1})
+    assert (busy.status, busy.json["code"]) == (404, "not_found")
+    rested(session_id)
+    file = {"name": "a.txt", "content": "aGk="}
+    body = {"seq": 1, "message": "And now?", "attachments": [file]}
+    again = operator.post(f"sessions/{session_id}/retry", body)
+    assert (again.status, again.json["status"]) == (202, "queued")
+    left = Inbox.objects.latest("pk").payload
+    assert (left["text"], left["replaces"], left["files"][0]["name"]) == ("And now?", 1, "a.txt")
+    busy = operator.post(f"sessions/{session_id}/retry", {})
+    assert (busy.status, busy.json["code"]) == (409, "session_busy")
+    Session.objects.update(status="done")
+    assert operator.post(f"sessions/{session_id}/retry", {}).status == 202
+    assert Inbox.objects.latest("pk").payload["text"] == "What time?"
+
+
+@pytest.mark.parametrize("path", ["agents/helper/sessions", "sessions/{}/messages"])
+def test_a_file_that_no_model_takes_is_refused(operator: Rest, path: str):
+    session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
+    body = STARTED | {"attachments": [{"name": "a.exe", "content": "/wA="}]}
+    refused = operator.post(path.format(session_id), body)
+    assert (refused.status, refused.json["field"]) == (400, "attachments")
+    assert Inbox.objects.count() == 1
+
+
+def test_a_session_is_written_down(operator: Rest):
+    session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
+    rested(session_id)
+    text = operator.get(f"sessions/{session_id}/export")
+    assert "> What time?" in text.text
+    found = operator.get(f"sessions/{session_id}/export?as=json")
+    assert found.json["steps"][0]["text"] == "What time?"
+    refused = operator.get(f"sessions/{session_id}/export?as=pdf")
+    assert (refused.status, refused.json["field"]) == (400, "as")
+
+
+def test_an_attached_text_is_shown_as_what_it_is(operator: Rest):
+    file = {"name": "a.html", "content": "PGI+aGk8L2I+"}
+    body = STARTED | {"attachments": [file]}
+    session_id = operator.post("agents/helper/sessions", body).json["id"]
+    [named] = Inbox.objects.get().payload["files"]
+    path = f"sessions/{session_id}/files/{named['sha256']}"
+    assert operator.get(path).status == 404
+    step(session_id, 1, "message", text="x", files=[named])
+    shown = operator.get(path)
+    assert (shown.text, shown.headers["Content-Type"]) == ("<b>hi</b>", "text/plain; charset=utf-8")
+    assert "sandbox" in shown.headers["Content-Security-Policy"]

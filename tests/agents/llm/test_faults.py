@@ -17,7 +17,7 @@ REFUSALS = [
     (Refuses(500, "<h1>oops</h1>"), "model_error", True),
     (Refuses(503, {"error": "overloaded"}), "model_error", True),
     (Refuses(404, {"error": {"code": "model_not_found"}}), "model_error", False),
-    (Refuses(400, {"error": {"code": "context_length_exceeded"}}), "model_error", False),
+    (Refuses(400, {"error": {"code": "context_length_exceeded"}}), "model_context_exceeded", False),
     (Refuses(422, {"detail": [{"msg": "?"}]}), "model_error", False),
 ]
 

@@ -1,7 +1,6 @@
 """Servers that come and go while a session runs: next call, next turn, a line each (D3, D9)."""
 
 import asyncio
-from contextlib import AsyncExitStack
 
 import pytest
 
@@ -10,13 +9,12 @@ from agents.models import Session, Step
 from agents.registration import EndpointSpec, save_endpoint
 from agents.sessions import requests
 from agents.sessions.connected import turnover
-from agents.sessions.runner import SessionRunner
 from bonobot.lib.runtime import runtime
 from mcp_servers.approval import approve
 from mcp_servers.connections.pool import connections
 from tests import desk
 from tests.agents import casting
-from tests.agents.llm.openai_server import Says, Waits, openai_server
+from tests.agents.llm.openai_server import Says, Waits
 from tests.eventually import eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,22 +32,12 @@ def test_what_came_and_what_went_is_told_in_a_line_each():
 
 
 @pytest.fixture
-def fake(acme, helper):
-    """A model on the OpenAI wire, which the agent thinks with."""
-    stack = AsyncExitStack()
-    found = runtime().call(stack.enter_async_context, openai_server())
-    spec = EndpointSpec(name="Fake", base_url=found.url, model="house-model", allow_private=True)
+def fake(fake, acme, helper):
+    """The model that the agent thinks with."""
+    spec = EndpointSpec(name="Fake", base_url=fake.url, model="house-model", allow_private=True)
     helper.model_endpoint = save_endpoint(casting.administrator(acme), spec)
     helper.save()
-    yield found
-    runtime().call(stack.aclose)
-
-
-@pytest.fixture
-def runner(transactional_db):
-    one = SessionRunner()
-    yield one
-    runtime().call(one.drain)
+    return fake
 
 
 def asked(request):
@@ -108,19 +96,14 @@ def test_a_server_is_disconnected_and_another_connected_in_the_middle_of_a_run(
 
 
 def test_what_changed_between_two_messages_is_told_with_the_next_one(
-    acme, helper, workshop, fake, runner
+    acme, helper, workshop, fake, take
 ):
     boss = casting.administrator(acme)
     fake.script = [Says("one"), Says("two")]
     session = requests.start(boss, helper, "go")
-    runtime().call(_until_done, runner, session.pk)
+    take(session)
     switch_binding(boss, helper, workshop, enabled=False)
     requests.send(boss, session, "again")
-    runtime().call(_until_done, runner, session.pk)
+    take(session)
     assert "workshop was disconnected" in asked(fake.requests[1])[0]
     assert session.steps.filter(kind=Step.Kind.NOTICE).count() == 1
-
-
-async def _until_done(runner, session_id):
-    if task := await runner.take(session_id):
-        await asyncio.wait_for(task, 20)

@@ -1,14 +1,15 @@
 """The events of a session: in an order that can be resumed, until it rests."""
 
 import pytest
+from django.utils import timezone
 
-from agents.api.sessions import stream
 from agents.models import Session, Step
-from agents.sessions.events import LOOK_EVERY_S, Event, follow, read_events, shown
-from bonobot.lib.runtime import runtime
+from agents.sessions.events import Event, Told, events_of, read_events, shown
 from tests.agents import casting
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
+
+NOW = timezone.now()
 
 
 @pytest.fixture
@@ -80,57 +81,62 @@ def test_a_step_is_shown_without_the_models_own_message(session):
     assert "message" not in found
 
 
-def test_looking_takes_two_queries(session, django_assert_num_queries):
+def test_reading_takes_two_queries(session, django_assert_num_queries):
     for seq in range(1, 20):
         step(session, seq)
     with django_assert_num_queries(2):
         read_events(session.pk)
-    assert 2 / LOOK_EVERY_S <= 4
 
 
-def test_a_stream_is_written_as_server_sent_events(session, monkeypatch):
-    monkeypatch.setattr("agents.sessions.events.LOOK_EVERY_S", 0)
-    step(session, 1, "message", text="hello\nyou")
-    Session.objects.update(status="done")
-    first, second = runtime().call(collected, session, timeout_s=10)[0].split(b"\n\n")[:2]
-    assert first.startswith(b"id: 1\nevent: message\ndata: {")
-    assert second.startswith(b"event: rest\ndata: {")
-
-
-def test_a_quiet_stream_says_that_it_lives_and_a_long_one_ends(session, monkeypatch):
-    monkeypatch.setattr("agents.sessions.events.LOOK_EVERY_S", 0)
-    monkeypatch.setattr("agents.api.sessions.KEEPALIVE_S", 0)
-    monkeypatch.setattr("agents.api.sessions.LONGEST_STREAM_S", 0.2)
-    said = runtime().call(collected, session, timeout_s=10)
-    assert set(said) == {b": still here\n\n"}
-
-
-async def collected(session: Session) -> list[bytes]:
-    return [piece async for piece in stream(session.pk, 0)]
-
-
-def test_following_tells_each_thing_once_and_ends_where_the_session_rests(session, monkeypatch):
-    monkeypatch.setattr("agents.sessions.events.LOOK_EVERY_S", 0)
-    step(session, 1, "message", text="hello")
-    intent = step(session, 2, "model", "intent", text="I")
-    changing = [
-        lambda: None,
-        lambda: Step.objects.filter(pk=intent.pk).update(payload={"text": "I am"}),
-        lambda: Step.objects.filter(pk=intent.pk).update(state="done", payload={"text": "I am."}),
-        lambda: Session.objects.update(status="done"),
+def told(reader: Told, *steps: Step, status: str = "running", shown_now=None):
+    return [
+        (one.id, one.kind, one.data.get("text", one.data.get("status", one.data.get("state"))))
+        for one in reader.news(events_of(steps, shown_now), status)
     ]
 
-    async def watched() -> list[list[tuple[int | None, str]]]:
-        looks, changes = [], iter(changing)
-        async for events in follow(session.pk):
-            looks.append([(event.id, event.data.get("text", event.kind)) for event in events])
-            await runtime().orm(next(changes, lambda: None))
-        return looks
 
-    assert runtime().call(watched, timeout_s=10) == [
-        [(1, "hello"), (None, "I")],
-        [],
-        [(None, "I am")],
-        [(2, "I am.")],
-        [(None, "rest")],
+def test_a_reader_is_told_each_thing_once_and_growing_text_in_pieces():
+    hello = Step(seq=1, kind="message", state="done", payload={"text": "hello"}, started_at=NOW)
+    model = Step(seq=2, kind="model", state="intent", payload={"text": ""}, started_at=NOW)
+    reader = Told()
+    assert told(reader, hello, model, status="queued") == [
+        (None, "state", "queued"),
+        (1, "message", "hello"),
+        (None, "model", ""),
     ]
+    assert told(reader, hello, model, shown_now={2: {"text": "I"}}) == [
+        (None, "state", "running"),
+        (None, "text", "I"),
+    ]
+    assert told(reader, model, shown_now={2: {"text": "I am"}}) == [(None, "text", " am")]
+    assert told(reader, model, shown_now={2: {"text": "I am"}}) == []
+    assert told(reader, model) == [], "an older text is no news"
+    [piece] = reader.news(events_of([model], {2: {"text": "I am."}}), "running")
+    assert piece.data == {"seq": 2, "at": 4, "text": "."}
+    model.state, model.payload = "done", {"text": "I am. Am I?"}
+    assert told(reader, model) == [(2, "model", "I am. Am I?")]
+    assert told(reader, model) == []
+    assert reader.after_seq == 2
+
+
+def test_progress_of_a_call_comes_as_a_piece():
+    call = Step(seq=1, kind="call", state="intent", payload={"name": "x"}, started_at=NOW)
+    reader = Told()
+    reader.news(events_of([call]), "running")
+    progress = {"done": 1, "total": 4, "message": "first"}
+    [event] = reader.news(events_of([call], {1: {"progress": progress}}), "running")
+    assert (event.kind, event.data) == ("progress", {"seq": 1, **progress})
+    waiting = Step(
+        seq=1,
+        kind="call",
+        state="intent",
+        payload={"name": "x", "approval": {"approval_id": "1"}},
+        started_at=NOW,
+    )
+    [event] = reader.news(events_of([waiting], {1: {"progress": progress}}), "running")
+    assert (event.kind, event.id) == ("call", None)
+
+
+def test_who_comes_again_is_told_what_is_unsettled_as_a_whole():
+    model = Step(seq=7, kind="model", state="intent", payload={"text": ""}, started_at=NOW)
+    assert told(Told(6), model, shown_now={7: {"text": "I am"}})[1:] == [(None, "model", "I am")]

@@ -20,7 +20,7 @@ from tests.agents.llm.serving import Refuses, Says, Waits
 from tests.agents.sessions.test_turns import budget
 from tests.eventually import eventually
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("endpoint")]
 BUSY = Refuses(429, {"error": {"message": "slow down"}}, {"Retry-After": "0.01"})
 BROKEN = Refuses(500, {"error": {"message": "oops"}})
 
@@ -81,29 +81,6 @@ def endpoint(acme, helper, first, second):
     helper.model_endpoint = made
     helper.save()
     return made
-
-
-@pytest.fixture
-def runner(transactional_db):
-    one = SessionRunner()
-    yield one
-    runtime().call(one.drain)
-
-
-@pytest.fixture
-def run(acme, helper, endpoint, runner):
-    async def until_done(session_id):
-        task = await runner.take(session_id)
-        if task is not None:
-            await asyncio.wait_for(task, 30)
-
-    def go(text="hello"):
-        session = requests.start(casting.administrator(acme), helper, text)
-        runtime().call(until_done, session.pk)
-        session.refresh_from_db()
-        return session
-
-    return go
 
 
 def notices(session, code):

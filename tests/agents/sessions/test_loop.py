@@ -35,48 +35,6 @@ from tests.eventually import eventually
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def runner(transactional_db):
-    """A runner of its own on this process's loop."""
-    one = SessionRunner()
-    yield one
-    runtime().call(one.drain)
-
-
-@pytest.fixture
-def run(acme, helper, runner):
-    """A function that gives the agent a message and runs the session until it rests."""
-
-    def go(text, session=None):
-        boss = casting.administrator(acme)
-        if session is None:
-            session = requests.start(boss, helper, text)
-        else:
-            requests.send(boss, session, text)
-        runtime().call(_until_done, runner, session.pk)
-        session.refresh_from_db()
-        return session
-
-    return go
-
-
-@pytest.fixture
-def goes_on(runner):
-    """A function that takes a session on from where it stands."""
-
-    def go(session):
-        runtime().call(_until_done, runner, session.pk)
-        session.refresh_from_db()
-
-    return go
-
-
-async def _until_done(runner, session_id):
-    task = await runner.take(session_id)
-    if task is not None:
-        await asyncio.wait_for(task, 30)
-
-
 def steps(session, kind):
     return list(session.steps.filter(kind=kind).order_by("seq"))
 
@@ -119,20 +77,20 @@ def test_what_a_session_did_is_in_an_unbroken_audit(acme, workshop, run):
     assert verify(acme.pk).ok
 
 
-def test_a_refused_call_is_told_to_the_model_and_the_run_goes_on(workshop, run):
+def test_a_refused_call_is_told_to_the_model_and_the_run_take(workshop, run):
     session = run('/mcp_workshop_nothing {}\n/mcp_workshop_echo {"text": "hi"}')
     assert session.status == Session.Status.DONE
     assert "hi" in report(session.pk)["answer"]
 
 
-def test_a_conversation_goes_on_with_the_next_message(workshop, run):
+def test_a_conversation_take_with_the_next_message(workshop, run):
     session = run('/mcp_workshop_echo {"text": "one"}')
     run('/mcp_workshop_echo {"text": "two"}', session)
     assert [c.payload["text"] for c in steps(session, Step.Kind.CALL)] == ["one", "two"]
     assert len(steps(session, Step.Kind.END)) == 2
 
 
-def test_an_unreachable_server_is_named_and_the_rest_goes_on(acme, helper, workshop, run):
+def test_an_unreachable_server_is_named_and_the_rest_take(acme, helper, workshop, run):
     gone = casting.http_server(acme, "http://127.0.0.1:9/mcp", "gone")
     casting.bind(casting.administrator(acme), helper, gone)
     session = run('/mcp_workshop_echo {"text": "hi"}')
@@ -141,7 +99,7 @@ def test_an_unreachable_server_is_named_and_the_rest_goes_on(acme, helper, works
     assert "gone" in notice.payload["text"]
 
 
-def test_a_server_that_died_answers_unreachable_and_the_agent_goes_on(acme, workshop, run):
+def test_a_server_that_died_answers_unreachable_and_the_agent_take(acme, workshop, run):
     Server.objects.filter(pk=workshop.pk).update(
         endpoint_config={"command": "/nowhere/at-all", "args": []}, status="error"
     )
@@ -229,7 +187,7 @@ def sent(step, acme, limit):
 
 
 def test_a_call_that_was_sent_waits_for_a_person_and_a_no_leaves_it(
-    acme, workshop, dead, run, goes_on, effects
+    acme, workshop, dead, run, take, effects
 ):
     (step,) = steps(dead, Step.Kind.CALL)
     sent(step, acme, limit=10)
@@ -241,7 +199,7 @@ def test_a_call_that_was_sent_waits_for_a_person_and_a_no_leaves_it(
     (cell,) = cells(acme.pk).values()
     assert (cell.spent, cell.reserved) == (3, 0)
     answer(casting.administrator(acme), question, "deny", "I did it by hand.")
-    goes_on(dead)
+    take(dead)
     (call,) = steps(dead, Step.Kind.CALL)
     assert (call.state, call.call_id) == (Step.State.UNKNOWN, step.call_id)
     assert "I did it by hand." in call.payload["text"]
@@ -250,13 +208,13 @@ def test_a_call_that_was_sent_waits_for_a_person_and_a_no_leaves_it(
 
 
 def test_a_call_that_may_have_run_is_made_again_after_a_yes(
-    acme, workshop, dead, run, goes_on, effects
+    acme, workshop, dead, run, take, effects
 ):
     (step,) = steps(dead, Step.Kind.CALL)
     sent(step, acme, limit=10)
     run("and now?", dead)
     answer(casting.administrator(acme), Approval.objects.get(session=dead), "approve")
-    goes_on(dead)
+    take(dead)
     (call,) = steps(dead, Step.Kind.CALL)
     assert call.state == Step.State.DONE
     assert call.call_id != step.call_id
@@ -293,11 +251,11 @@ def test_a_call_that_the_audit_saw_end_is_told_as_lost(acme, workshop, dead, run
     assert effects.read_text() == ""
 
 
-def test_cancelling_asks_nobody_about_a_call_that_may_have_run(acme, workshop, dead, run, goes_on):
+def test_cancelling_asks_nobody_about_a_call_that_may_have_run(acme, workshop, dead, run, take):
     sent(steps(dead, Step.Kind.CALL)[0], acme, limit=10)
     run("and now?", dead)
     requests.cancel(casting.administrator(acme), dead)
-    goes_on(dead)
+    take(dead)
     assert dead.status == Session.Status.CANCELLED
     assert Approval.objects.get().state == Approval.State.WITHDRAWN
     assert steps(dead, Step.Kind.CALL)[0].state == Step.State.UNKNOWN
@@ -336,18 +294,37 @@ def left(acme, helper, workshop):
     return leave
 
 
-def test_a_runner_that_stops_lets_its_calls_come_back(left, goes_on):
+def test_a_runner_that_stops_lets_its_calls_come_back(left, take):
     session = left(seconds=1, within_s=30)
     (call,) = steps(session, Step.Kind.CALL)
     assert call.state == Step.State.DONE
-    goes_on(session)
+    take(session)
     assert session.status == Session.Status.DONE
     assert len(steps(session, Step.Kind.CALL)) == 1
 
 
-def test_a_call_that_outlasts_the_stop_waits_for_a_person(left, goes_on):
+@pytest.mark.parametrize("told", ["begin", "claim"])
+def test_a_runner_that_is_told_to_stop_while_it_takes_a_session_runs_nothing(
+    acme, helper, runner, told, monkeypatch
+):
+    session = requests.start(casting.administrator(acme), helper, "hello")
+    step = {"begin": "register", "claim": "claim"}[told]
+    real = getattr(runners, step)
+
+    def stopping(*args):
+        found = real(*args)
+        runtime().loop.call_soon_threadsafe(setattr, runner, "_draining", True)
+        return found
+
+    monkeypatch.setattr(runners, step, stopping)
+    assert runtime().call(runner.take, session.pk) is None
+    session.refresh_from_db()
+    assert (session.status, session.runner) == (Session.Status.QUEUED, None)
+
+
+def test_a_call_that_outlasts_the_stop_waits_for_a_person(left, take):
     session = left(seconds=60, within_s=0)
-    goes_on(session)
+    take(session)
     assert session.status == Session.Status.WAITING
     assert Approval.objects.get(session=session).code == "call_interrupted"
 

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-from contextlib import AsyncExitStack
 from uuid import uuid4
 
 import pytest
@@ -17,7 +16,6 @@ from agents.models import Budget, ModelEndpoint, Session, Step
 from agents.registration import EndpointSpec, save_endpoint
 from agents.sessions import requests
 from agents.sessions.reserving import ANSWER_TOKENS, LEAST_ANSWER, corrected, fitting
-from agents.sessions.runner import SessionRunner
 from bonobot.ledger.budgets import Cell, unit_of
 from bonobot.ledger.entries import Reserve
 from bonobot.ledger.models import BudgetCell
@@ -25,27 +23,12 @@ from bonobot.ledger.refusals import BudgetExhausted
 from bonobot.ledger.usage import cells
 from bonobot.lib.runtime import runtime
 from tests.agents import casting
-from tests.agents.llm.openai_server import Says, openai_server
+from tests.agents.llm.openai_server import Says
 
 SESSIONS = 50
 # The suite runs it twice; `TEST_BUDGET_RUNS=20` is the whole (docs/limits.md tells the figures).
 RUNS = int(os.environ.get("TEST_BUDGET_RUNS", "2"))
 PRICES = {"input_price": 2_000_000, "output_price": 10_000_000}
-
-
-@pytest.fixture
-def fake(transactional_db):
-    """A server that speaks the OpenAI wire, on this process's loop."""
-    stack = AsyncExitStack()
-    yield runtime().call(stack.enter_async_context, openai_server())
-    runtime().call(stack.aclose)
-
-
-@pytest.fixture
-def runner(transactional_db):
-    one = SessionRunner()
-    yield one
-    runtime().call(one.drain)
 
 
 @pytest.fixture

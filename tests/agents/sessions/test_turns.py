@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from contextlib import AsyncExitStack
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -10,23 +10,15 @@ from agents.models import Budget, ModelEndpoint, Session, Step
 from agents.registration import EndpointSpec, save_endpoint
 from agents.sessions import requests
 from agents.sessions.reports import report
-from agents.sessions.runner import SessionRunner
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.usage import cells
+from bonobot.lib.bus import bus
 from bonobot.lib.runtime import runtime
 from tests.agents import casting
-from tests.agents.llm.openai_server import Refuses, Says, Waits, openai_server
+from tests.agents.llm.openai_server import Refuses, Says, Waits
 from tests.eventually import eventually
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def fake():
-    """A server that speaks the OpenAI wire, on this process's loop."""
-    stack = AsyncExitStack()
-    yield runtime().call(stack.enter_async_context, openai_server())
-    runtime().call(stack.aclose)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("endpoint")]
 
 
 @pytest.fixture
@@ -47,29 +39,6 @@ def endpoint(acme, helper, fake):
     helper.model_endpoint = made
     helper.save()
     return made
-
-
-@pytest.fixture
-def runner(transactional_db):
-    one = SessionRunner()
-    yield one
-    runtime().call(one.drain)
-
-
-@pytest.fixture
-def run(acme, helper, endpoint, runner):
-    async def until_done(session_id):
-        task = await runner.take(session_id)
-        if task is not None:
-            await asyncio.wait_for(task, 30)
-
-    def go(text="hello"):
-        session = requests.start(casting.administrator(acme), helper, text)
-        runtime().call(until_done, session.pk)
-        session.refresh_from_db()
-        return session
-
-    return go
 
 
 def budget(agent, unit, limit):
@@ -225,15 +194,50 @@ def test_a_model_that_fails_ends_the_run_with_its_code(
     assert all(cell.reserved == 0 for cell in cells(acme.pk).values())
 
 
-def test_cancelling_ends_a_model_request_at_once(acme, helper, endpoint, fake, runner):
-    waiting = Waits()
-    fake.script += [waiting]
+@pytest.mark.parametrize("over", ["nudge", pytest.param("redis", marks=pytest.mark.redis)])
+def test_cancelling_ends_a_model_request_at_once(
+    acme, helper, endpoint, fake, runner, monkeypatch, settings, over
+):
+    """Not at the next look, which is far away here; what was written stays."""
+    monkeypatch.setattr("agents.sessions.runner.WATCH_S", 1000)
+    monkeypatch.setattr("bonobot.lib.bus._by_runtime", WeakKeyDictionary())
+    if over == "nudge":
+        settings.REDIS_URL = ""
+    fake.script += [Waits()]
     boss = casting.administrator(acme)
     session = requests.start(boss, helper, "hello")
     task = runtime().call(runner.take, session.pk)
     eventually(fake.arrived.is_set)
+    if over == "redis":
+        eventually(lambda: bus().hears)
     assert requests.cancel(boss, session)
+    if over == "nudge":
+        runtime().call(runner.take, session.pk)
     runtime().call(asyncio.wait, [task], timeout=10)
     session.refresh_from_db()
     assert session.status == Session.Status.CANCELLED
     eventually(fake.left.is_set)
+    runtime().call(bus().close)
+
+
+def test_a_turn_that_was_cut_off_shows_what_was_written(
+    acme, helper, endpoint, runner, monkeypatch
+):
+    written = asyncio.Event()
+
+    async def request(self, messages, *, on_text, **_):
+        await on_text("Once upon a ")
+        written.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("agents.llm.direct.DirectModel.request", request)
+    boss = casting.administrator(acme)
+    session = requests.start(boss, helper, "hello")
+    task = runtime().call(runner.take, session.pk)
+    eventually(written.is_set)
+    assert requests.cancel(boss, session)
+    runtime().call(runner.take, session.pk)
+    runtime().call(asyncio.wait, [task], timeout=10)
+    [step] = session.steps.filter(kind=Step.Kind.MODEL)
+    assert (step.state, step.payload["text"]) == (Step.State.FAILED, "Once upon a ")
+    assert step.payload["code"] == "cut_off"

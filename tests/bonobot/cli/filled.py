@@ -7,8 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agents.evaluation.recordings import record
 from agents.models import Agent
+from agents.notes import NoteSpec, save_note
 from agents.registration import EndpointSpec, save_endpoint
+from agents.sessions.requests import end, start
+from agents.skills.keeping import SkillSpec, save_skill
+from agents.workflows.starting import run_workflow
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Role
@@ -63,14 +68,28 @@ NOBODY = ("--org", "nobody")  # where a verb names no object, the organization i
 
 CALLS: Mapping[str, Call] = {
     "agents add": Call(("Second #",), ("Second", "--model", "nothing")),
+    "agents set": Call(("helper",), ("nobody",), reads=True),
+    "agents chat": Call(("helper",), ("nobody",)),
     "agents disable": Call(("helper",), ("nobody",)),
     "agents enable": Call(("helper",), ("nobody",)),
     "agents explain": Call(
         ("helper", "mcp_docs_echo"), ("helper", "nothing"), "unknown_tool", reads=True
     ),
+    "agents export-session": Call(("@talk0",), ("nothing",), reads=True),
     "agents list": Call((), NOBODY, reads=True),
+    "agents may-ask": Call(("helper",), ("nobody",), reads=True),
     "agents policy": Call(("helper",), ("nobody",), reads=True),
+    "agents record": Call(("@talk#",), ("nothing",)),
+    "agents recordings": Call((), ("nobody",), reads=True),
+    "agents remove-recording": Call(("@recorded#",), ("nothing",)),
+    "agents replay": Call(("@replayed", "--no-wait"), ("nothing",)),
+    "agents retry": Call(("@talk#",), ("nothing",)),
     "agents run": Call(("helper", "Hello"), ("nobody", "Hello")),
+    "questions answer": Call(("@wanted#", "decline"), ("nothing", "decline")),
+    "questions list": Call((), NOBODY, reads=True),
+    "questions show": Call(("@wants",), ("nothing",), reads=True),
+    "agents tools": Call(("helper",), ("nobody",), reads=True),
+    "agents workspace": Call(("helper",), ("nobody",), reads=True),
     "approvals approve": Call(("@asked#",), ("nothing",)),
     "approvals deny": Call(("@refused#", "--word", "No."), ("nothing",)),
     "approvals list": Call((), NOBODY, reads=True),
@@ -89,6 +108,11 @@ CALLS: Mapping[str, Call] = {
         ("--agent", "nobody", "calls/day=9"),
     ),
     "mcp add": Call(("new-#", "--url", "@url", "--allow-private"), ("new", "--preset", "nothing")),
+    "mcp add-operation": Call(
+        ("shop-#", "look", "--url", "@url", "--description", "Looks.", "--allow-private"),
+        ("docs", "look", "--url", "/look", "--description", "Looks."),
+        "not_declared",
+    ),
     "mcp apply": Call(("bonobot.yaml", "--dry-run"), ("nothing",), "unreadable_file", reads=True),
     "mcp approve": Call(("docs",), ("nothing",)),
     "mcp connect": Call(("docs", "--agent", "helper"), ("docs", "--agent", "nobody")),
@@ -102,6 +126,7 @@ CALLS: Mapping[str, Call] = {
     "mcp list": Call((), NOBODY, reads=True),
     "mcp login": Call(("linear", "--no-wait"), ("docs",), "no_login", reads=True),
     "mcp logs": Call(("docs",), ("nothing",), reads=True),
+    "mcp operations": Call(("shop",), ("nothing",), reads=True),
     "mcp presets": Call((), ("nothing",), reads=True),
     "mcp price": Call(("docs", "--call-price", "0.005"), ("nothing",)),
     "mcp prompt": Call(("docs", "review"), ("docs", "nothing"), "unknown_prompt"),
@@ -109,8 +134,15 @@ CALLS: Mapping[str, Call] = {
     "mcp read": Call(("docs", "docs://intro"), ("docs", "docs://x"), "unknown_resource"),
     "mcp refresh": Call(("docs",), ("nothing",)),
     "mcp remove": Call(("spare-#",), ("nothing",)),
+    "mcp remove-operation": Call(("shop", "spare-#"), ("shop", "nothing"), "unknown_operation"),
     "mcp resources": Call(("docs",), ("nothing",), reads=True),
     "mcp save-preset": Call(("docs", "Ours #"), ("nothing", "Ours")),
+    "mcp serve": Call(
+        ("--check", "--agent", "helper"),
+        ("--check", "--agent", "nobody"),
+        "unknown_endpoint",
+        reads=True,
+    ),
     "mcp show": Call(("docs",), ("nothing",), reads=True),
     "mcp status": Call((), ("nothing",), reads=True),
     "mcp test": Call(("docs",), ("nothing",)),
@@ -123,6 +155,9 @@ CALLS: Mapping[str, Call] = {
     "models list": Call((), NOBODY, reads=True),
     "models remove": Call(("spare-#",), ("nothing",)),
     "models set": Call(("offline", "--timeout", "60"), ("nothing",)),
+    "notes list": Call(("helper",), ("nobody",), reads=True),
+    "notes remove": Call(("helper", "spare-#"), ("helper", "nothing")),
+    "notes write": Call(("helper", "new-#", "Text."), ("nobody", "new", "Text.")),
     "notices channels": Call((), NOBODY, reads=True),
     "notices list": Call((), NOBODY, reads=True),
     "notices retry": Call(("@notice",), ("nothing",)),
@@ -131,11 +166,40 @@ CALLS: Mapping[str, Call] = {
     "org resume": Call((), NOBODY),
     "org set": Call(("--approval-hours", "8"), (*NOBODY, "--approval-hours", "8")),
     "org show": Call((), NOBODY, reads=True),
+    "skills add": Call(
+        ("new-#", "--text", "Do it."), ("new", "--text", "Do ${it}."), "undeclared_argument"
+    ),
+    "skills list": Call((), ("--agent", "nobody"), reads=True),
+    "skills remove": Call(("spare-#",), ("nothing",)),
+    "skills run": Call(("tell", "--agent", "helper"), ("nothing", "--agent", "helper")),
+    "skills set": Call(("tell", "--description", "#"), ("nothing", "--text", "x")),
+    "skills show": Call(("tell",), ("nothing",), reads=True),
+    "workflows add": Call(
+        ("new-#", "--file", "flow.yaml"), ("new", "--file", "nothing"), "unusable_file"
+    ),
+    "workflows add-trigger": Call(
+        ("tell", "hourly-#", "--every", "3600"), ("tell", "x", "--cron", "x"), "invalid"
+    ),
+    "workflows approve": Call(("tell",), ("nothing",)),
+    "workflows cancel": Call(("@run",), ("nothing",)),
+    "workflows list": Call((), NOBODY, reads=True),
+    "workflows remove": Call(("spare-#",), ("nothing",)),
+    "workflows remove-trigger": Call(("tell", "spare-#"), ("tell", "nothing")),
+    "workflows replace-secret": Call(("tell", "alerts"), ("tell", "nothing")),
+    "workflows run": Call(("tell", "--no-wait"), ("nothing",)),
+    "workflows runs": Call((), ("nothing",)),
+    "workflows set": Call(("tell", "--on"), ("nothing", "--off")),
+    "workflows set-trigger": Call(("tell", "alerts", "--on"), ("tell", "nothing", "--off")),
+    "workflows show": Call(("tell",), ("nothing",), reads=True),
+    "workflows steps": Call(("@run",), ("nothing",)),
+    "workflows triggers": Call(("tell",), ("nothing",)),
     "tokens create": Call(
         ("ci-#", "--role", "operator"), ("ci", "--role", "member", "--agent", "nobody")
     ),
     "tokens list": Call((), NOBODY, reads=True),
     "tokens revoke": Call(("@token",), ("nothing",)),
+    "tokens set": Call(("@token", "--scope", "api"), ("nothing", "--scope", "api")),
+    "mcp snippet": Call((), ("--agent", "nobody"), reads=True),
     "tools list": Call((), NOBODY, reads=True),
 }
 
@@ -186,17 +250,49 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
             auth_config=signing_in,
         ),
     )
+    declared = [
+        {"name": name, "description": "Looks.", "path": f"/{name}"}
+        for name in ("look", *(f"spare-{number}" for number in range(4)))
+    ]
+    add(
+        boss,
+        ServerSpec(
+            name="shop",
+            transport_type="openapi",
+            endpoint_config={"url": url, "declared": declared},
+            allow_private=True,
+        ),
+    )
     (folder / "bonobot.yaml").write_text("servers:\n  more: {url: https://more.example.com/mcp}\n")
     for number in range(4):
         text = json.dumps({f"client-{number}": {"url": url}})
         (folder / f"clients-{number}.json").write_text(text)
     agent = Agent.objects.get(organization=where)
+    for number in range(4):
+        save_note(boss, agent, NoteSpec(f"spare-{number}", "Something."))
+        save_skill(boss, SkillSpec(name=f"spare-{number}", text="Something."))
+        casting.workflow(agent, f"spare-{number}")
+    run = run_workflow(boss, casting.workflow(agent), {})
+    for name in ("alerts", *(f"spare-{number}" for number in range(4))):
+        casting.trigger(run.workflow, name)
+    (folder / "flow.yaml").write_text(run.workflow.source)
+    save_skill(boss, SkillSpec(name="tell", text="Hello", agents=[agent.slug]))
     asked = {
         f"@{of}{n}": casting.question(agent).pk for of in ("asked", "refused") for n in range(4)
     }
-    return {name: str(pk) for name, pk in asked.items()} | {
+    talks = {f"@talk{n}": casting.rested_session(agent).pk for n in range(4)}
+    recorded = {f"@recorded{n}": record(boss, casting.rested_session(agent)).pk for n in range(4)}
+    recorded["@replayed"] = record(boss, casting.rested_session(agent)).pk
+    server = desk.web_server(where, "asking")
+    session = start(boss, agent, "Provision it")
+    end(boss, session)  # or a verb that runs sessions would take it up
+    asked |= {f"@wanted{n}": casting.asked(session, server).pk for n in range(4)}
+    return {name: str(pk) for name, pk in (asked | talks | recorded).items()} | {
+        "@wants": str(casting.asked(session, server).pk),
         "@question": str(casting.question(agent).pk),
         "@url": url,
+        "@secret": issue(boss, name="serves", role=Role.OPERATOR)[1],
+        "@run": str(run.pk),
         "@notice": str(casting.notice(where).pk),
         "@token": issue(boss, name="old", role=Role.AUDITOR)[0].key,
     }

@@ -59,10 +59,20 @@ def test_a_run_that_waits_goes_on_after_the_answer(
     assert "bonobot approvals approve" in ran.out
 
 
+@pytest.mark.parametrize(
+    ("said", "state", "grants"),
+    [
+        (["", "yes"], Approval.State.DENIED, 0),
+        (["maybe", "y"], Approval.State.APPROVED, 0),
+        (["for"], Approval.State.APPROVED, 1),
+    ],
+)
 def test_on_a_terminal_the_person_there_is_asked(
-    bonobot: Bonobot, agent: Agent, monkeypatch: pytest.MonkeyPatch
+    bonobot: Bonobot, agent: Agent, monkeypatch: pytest.MonkeyPatch, said, state, grants
 ) -> None:
     monkeypatch.setattr(Cli, "can_ask", True)
-    monkeypatch.setattr(Cli, "confirm", lambda self, question: False)
+    answers = iter(said)
+    monkeypatch.setattr("rich.prompt.PromptBase.get_input", lambda *_, **__: next(answers))
     assert bonobot("agents", "run", "helper", ASK).status == 0
-    assert Approval.objects.get().state == Approval.State.DENIED
+    assert Approval.objects.get().state == state
+    assert SessionGrant.objects.count() == grants

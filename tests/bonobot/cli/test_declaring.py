@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from agents.budgets import budgets_of
+from agents.callees import callees_of
 from agents.drafts import draft_of
 from agents.models import Agent, Binding, Budget, ModelEndpoint
 from agents.tool_policies import policy_text
@@ -37,6 +38,7 @@ model_endpoints:
     kind: openai
     base_url: https://models.example.com/v1
     model: big-1
+    context_window: 32000
     api_key: ${{MODEL_KEY}}
 servers:
   workshop:
@@ -60,6 +62,7 @@ agents:
       Be kind.
       Use ${{NOTHING}} as it is.
     max_turns: 7
+    tool_search_above: 12
     policy:
       mode: allowlist
       allow: [mcp_workshop_*, read_result]
@@ -75,6 +78,34 @@ agents:
         allowed_resources: ["docs://*", "docs://pages/{{page}}"]
         allowed_prompts: [review]
       docs: {{enabled: false}}
+    builtin_tools: [notes]
+    may_ask: [helper]
+skills:
+  release-notes:
+    description: Writes the notes of a release
+    text: |
+      Write release notes for ${{version}}.
+    arguments:
+      - {{name: version, required: true, choices: ["1.0", "2.0"]}}
+    agents: [helper]
+workflows:
+  tell:
+    agent: helper
+    inputs: {{type: object, properties: {{version: {{type: string}}}}}}
+    steps:
+      - id: read
+        call: read_skill
+        arguments: {{name: release-notes}}
+        when: {{/inputs/version: {{const: "1.0"}}}}
+    outputs: {{said: "${{/steps/read/text:-no}}"}}
+    agents: [helper]
+    triggers:
+      nightly:
+        kind: schedule
+        cron: 0 3 * * *
+        time_zone: Europe/Berlin
+        inputs: {{version: "1.0"}}
+      alerts: {{kind: webhook, per_minute: 5, enabled: false, inputs: {{version: "${{/body/v}}"}}}}
 """
 
 
@@ -108,7 +139,8 @@ def test_everything_in_the_file_is_made(applied):
     assert applied["discovery"]["workshop"]["tools"] == 8
     assert "docs" not in applied["discovery"]
     agent = Agent.objects.get(slug="helper")
-    assert (agent.max_turns, agent.model_endpoint.slug) == (7, "offline")
+    assert (agent.max_turns, agent.tool_search_above) == (7, 12)
+    assert agent.model_endpoint.slug == "offline"
     assert agent.instructions == "Be kind.\nUse ${NOTHING} as it is.\n"
     assert set(policy_text(agent).allow) == {"mcp_workshop_*", "read_result"}
     binding = Binding.objects.get(server__name="workshop")
@@ -120,6 +152,33 @@ def test_everything_in_the_file_is_made(applied):
     assert Secret.objects.get(name="KEY").value.open() == "s3cret-WORKSHOP_SECRET"
     assert Secret.objects.get(name="token").value.open() == "s3cret-DOCS_TOKEN"
     assert ModelEndpoint.objects.get(slug="big").api_key.open() == "s3cret-MODEL_KEY"
+
+
+def test_skills_and_groups_of_built_in_tools_are_carried(applied, bonobot, write):
+    agent = Agent.objects.get(slug="helper")
+    assert agent.builtin_tools == {"notes": {}}
+    assert callees_of(agent) == ["helper"]
+    skill = agent.given.get(skill__isnull=False).skill
+    assert (skill.text, skill.version) == ("Write release notes for ${version}.\n", 1)
+    assert skill.arguments[0]["choices"] == ["1.0", "2.0"]
+    workflow = agent.workflows.get()
+    assert workflow.definition["outputs"] == {"said": "${/steps/read/text:-no}"}
+    assert workflow.given.get().agent == agent
+    alerts, nightly = workflow.triggers.all()
+    assert (alerts.per_minute, alerts.enabled, bool(alerts.secret)) == (5, False, False)
+    assert (nightly.cron, nightly.time_zone) == ("0 3 * * *", "Europe/Berlin")
+    bad = "workflows:\n  a: {agent: helper, steps: [{id: a, call: b, when: {/x: {}}}]}\n"
+    refused = bonobot("mcp", "apply", write(bad), "--json")
+    assert [one["field"] for one in refused.json["problems"]] == ["workflows.a.steps[0].when./x"]
+    wrong = "skills:\n  a: {text: 'Use ${b}', agents: [nobody], arguments: [1]}\n"
+    refused = bonobot("mcp", "apply", write(wrong), "--json")
+    assert refused.status == 1
+    fields = [one["field"] for one in refused.json["problems"]]
+    assert fields == ["skills.a.arguments", "skills.a.agents"]
+    refused = bonobot("mcp", "apply", write("skills:\n  a: {text: 'Use ${b}'}\n"), "--json")
+    assert [one["field"] for one in refused.json["problems"]] == ["skills.a.text"]
+    assert bonobot("mcp", "apply", write("skills: {}"), "--prune", "--yes", "--json").status == 0
+    assert not agent.given.filter(skill__isnull=False).exists()
 
 
 def test_drafts_and_the_budgets_of_organization_and_servers_are_carried(acme, applied):

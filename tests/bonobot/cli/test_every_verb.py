@@ -15,6 +15,7 @@ import pytest
 import time_machine
 from django.core.management import get_commands, load_command_class
 
+from agents.sessions.runner import session_runner
 from bonobot.cli.group import Group, Verb
 from bonobot.tenancy.models import Organization
 from tests.bonobot.cli.conftest import Bonobot
@@ -78,12 +79,33 @@ def known(
     """Fill the organization; what the calls know by name."""
     monkeypatch.chdir(tmp_path)
     with answering() as http:
-        yield fill(acme, http.url, tmp_path)
+        found = fill(acme, http.url, tmp_path)
+        monkeypatch.setenv("BONOBOT_TOKEN", found["@secret"])
+        yield found
+    # The database is emptied after each test: this process's runner looks for its row again.
+    session_runner()._beaten_at = 0.0
 
 
 @pytest.fixture(autouse=True)
 def _no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
+
+
+class Pipe:
+    """A standard input that says the same to each who reads it."""
+
+    def isatty(self) -> bool:
+        """Say that nobody is there."""
+        return False
+
+    def __iter__(self) -> Iterator[str]:
+        """Say one line."""
+        yield "Hello\n"
+
+
+@pytest.fixture(autouse=True)
+def _piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Pipe())
 
 
 @pytest.fixture(autouse=True)

@@ -27,6 +27,14 @@ def test_what_is_not_said_stays(bonobot):
     assert ModelEndpoint.objects.get(slug="claude").api_key.open() == "geheim"
 
 
+def test_bounds_of_answers_and_requests_are_said_and_kept(bonobot):
+    ran = bonobot(*ADD, "--max-output-tokens", "500", "--context-window", "32000")
+    assert (ran.json["max_tokens"], ran.json["context_window"]) == (500, 32_000)
+    bonobot("models", "set", "claude", "--thinking", "low")
+    row = ModelEndpoint.objects.get()
+    assert (row.max_tokens, row.context_window) == (500, 32_000)
+
+
 def test_what_cannot_be_is_refused_with_its_field(bonobot):
     ran = bonobot("models", "add", "Far", "--kind", "bedrock", "--model", "m", "--json")
     assert (ran.status, ran.error["field"]) == (1, "region")

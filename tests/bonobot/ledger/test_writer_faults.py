@@ -16,9 +16,9 @@ from django.db import OperationalError, connection
 from bonobot.ledger import committing, usage
 from bonobot.ledger import writer as writers
 from bonobot.ledger.databases import OwnDatabase
-from bonobot.ledger.entries import Admission, Opening, Reserve, Settlement
+from bonobot.ledger.entries import Admission, Charge, Opening, Reserve, Settlement
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.refusals import AuditUnavailable
+from bonobot.ledger.refusals import AuditUnavailable, CallTaken
 from bonobot.ledger.verify import verify
 from bonobot.ledger.writer import Writer
 from tests.bonobot.ledger.cast import in_thread
@@ -146,7 +146,8 @@ def test_one_poisoned_item_fails_alone(
         futures: list[Future[Any]] = [writer.admit(Admission(opening()))]
         assert trouble.wait(WAIT_S)  # all that follow join this group
         futures += [writer.admit(Admission(opening())) for _ in range(4)]
-        poisoned = writer.admit(Admission(opening(call_id=taken.call_id)))
+        beyond = Charge("rate:x", 1, 10**13, cost=10**13)  # its time doesn't fit into 64 bits
+        poisoned = writer.admit(Admission(opening(), charges=(beyond,)))
         futures += [writer.refuse(opening(code="denied")), writer.settle(settlement(taken))]
     with pytest.raises(AuditUnavailable, match="entry"):
         poisoned.result(WAIT_S)
@@ -154,6 +155,17 @@ def test_one_poisoned_item_fails_alone(
         assert future.exception(WAIT_S) is None
     report = verify(organization_id)
     assert (report.ok, report.rows, report.seq) == (True, 7, 8)
+
+
+def test_a_call_that_another_holder_has_opened_is_theirs(
+    writer: Writer, opening: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = opening()
+    writer.admit(Admission(theirs)).result(WAIT_S)
+    with pytest.raises(CallTaken):
+        writer.admit(Admission(opening(call_id=theirs.call_id))).result(WAIT_S)
+    assert "Traceback" not in caplog.text
+    assert writer.settle(settlement(theirs)).result(WAIT_S) is True
 
 
 def test_a_commit_whose_answer_was_lost_is_not_done_twice(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bonobot.lib.canonical import canonical, digest
+from bonobot.lib.canonical import canonical, digest, sorted_text
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False)
 VALUES = st.recursive(
@@ -55,3 +55,22 @@ def test_a_value_nested_without_end_is_refused() -> None:
 
 def test_a_digest_is_sha256_in_hexadecimal() -> None:
     assert digest("é") == hashlib.sha256("é".encode()).hexdigest()
+
+
+@given(VALUES)
+def test_it_is_what_the_standard_library_writes(value: Any) -> None:
+    standard = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+    assert canonical(value) == sorted_text(value) == standard.encode(value)
+
+
+def test_numbers_without_a_word_in_json_are_only_written_where_that_is_asked() -> None:
+    assert sorted_text([math.nan, -math.inf]) == "[NaN,-Infinity]"
+    with pytest.raises(ValueError, match="float"):
+        canonical(math.nan)
+
+
+def test_a_value_within_itself_is_no_json() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueError, match="deeply"):
+        canonical(endless)

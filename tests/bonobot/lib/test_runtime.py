@@ -3,10 +3,12 @@
 import asyncio
 import logging
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -289,7 +291,9 @@ def test_a_forked_child_gets_a_runtime_of_its_own() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_orm_work_runs_beside_the_loop_and_gives_its_connection_back() -> None:
-    seen: dict[str, object] = {}
+    """One of a pool goes back to it; one to SQLite's file stays with its thread until the end."""
+    seen: dict[str, Any] = {}
+    beside_each_other = threading.Barrier(module.ORM_THREADS)
 
     def query(number: int, *, plus: int) -> int:
         with connection.cursor() as cursor:
@@ -304,15 +308,42 @@ def test_orm_work_runs_beside_the_loop_and_gives_its_connection_back() -> None:
 
     assert runtime().call(work) == 42
     assert str(seen["thread"]).startswith("orm")
-    assert seen["connection"] is not None
+
+    def is_open() -> bool:
+        beside_each_other.wait(5)
+        return connection.connection is not None
+
+    async def look() -> list[bool]:
+        each = range(module.ORM_THREADS)
+        return await asyncio.gather(*(runtime().orm(is_open) for _ in each))
+
+    on_file = connection.vendor == "sqlite"
+    assert sum(runtime().call(look)) == on_file
+    assert runtime().call(work) == 42
+    close()
+    if on_file:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            seen["connection"].execute("SELECT 1")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_to_a_file_does_not_stay_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_S", 0.0)
+    seen: list[object] = []
+
+    def ask() -> None:
+        connection.ensure_connection()
+        seen.append(connection.connection)
 
     def is_open() -> bool:
         return connection.connection is not None
 
-    async def look() -> list[bool]:
-        return await asyncio.gather(*(runtime().orm(is_open) for _ in range(8)))
+    async def look() -> bool:
+        await runtime().orm(ask)
+        return await runtime().orm(is_open)
 
-    assert runtime().call(look) == [False] * 8
+    assert not runtime().call(look)
+    assert seen != [None]
 
 
 def test_at_most_eight_pieces_of_orm_work_run_at_once() -> None:

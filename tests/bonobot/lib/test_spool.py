@@ -37,6 +37,28 @@ def test_what_was_put_is_got_in_order(channel: spool.Channel) -> None:
         channel._get("sessions")
 
 
+def test_two_readers_get_each_message_once(channel: spool.Channel) -> None:
+    other = channel.connection.create_channel(channel.connection)
+    for number in range(6):
+        channel._put("sessions", MESSAGE | {"n": number})
+    got = [one._get("sessions")["n"] for _ in range(3) for one in (channel, other)]
+    assert sorted(got) == list(range(6))
+    for one in (channel, other):
+        with pytest.raises(Empty):
+            one._get("sessions")
+
+
+def test_messages_that_are_thrown_away_meanwhile_are_not_missed(channel: spool.Channel) -> None:
+    for number in range(3):
+        channel._put("sessions", MESSAGE | {"n": number})
+    channel._get("sessions")
+    assert channel._purge("sessions") == 2
+    with pytest.raises(Empty):
+        channel._get("sessions")
+    channel._put("sessions", MESSAGE)
+    assert channel._get("sessions") == MESSAGE
+
+
 def test_a_message_is_not_found_before_it_is_whole(
     channel: spool.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

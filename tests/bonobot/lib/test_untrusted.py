@@ -85,3 +85,7 @@ def test_nothing_that_is_shown_hides_outside_of_an_emoji(text: str) -> None:
 def test_what_no_database_stores_is_replaced_everywhere_in_a_value() -> None:
     value = {"a\x00": ["b\ud800", ("c", 1, None)], "fine\u200b": True}
     assert storable(value) == {"a\ufffd": ["b\ufffd", ["c", 1, None]], "fine\u200b": True}
+
+
+def test_numbers_that_json_has_no_word_for_become_texts():
+    assert storable([float("nan"), {"a": float("-inf")}, 1.5]) == ["nan", {"a": "-inf"}, 1.5]

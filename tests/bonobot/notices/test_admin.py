@@ -73,7 +73,7 @@ def test_an_auditor_reads_and_has_no_buttons(acme):
     page = auditor.get("notices_channel_change", notice.channel_id)
     assert "Send a test notice" not in desk.words(page).replace("Send a test notice to see", "")
     assert "Send again" not in auditor.get("notices_notice_change", notice.pk)
-    auditor.post("notices_channel_test", notice.channel_id, status=200)
+    auditor.post("notices_channel_test", notice.channel_id, status=403)
     assert Notice.objects.count() == 1
 
 

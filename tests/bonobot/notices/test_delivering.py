@@ -78,7 +78,7 @@ def test_a_receiver_that_is_away_is_named_without_its_path(acme, webhook, hook, 
     async def refuse(*_args):
         raise OSError
 
-    monkeypatch.setattr(egress, "_system_resolve", refuse)
+    monkeypatch.setattr(egress, "system_resolve", refuse)
     notice = tell(acme)
     deliver_due()
     notice.refresh_from_db()

@@ -1,15 +1,23 @@
 """Tokens: shown once, kept as a digest, refused alike when unknown, revoked or expired."""
 
+import json
 from datetime import timedelta
 
 import pytest
 from django.utils import timezone
 
-from bonobot.lib.problems import Forbidden
+from bonobot.ledger.heads import generation
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Conflict, Forbidden
 from bonobot.tenancy import tokens
 from bonobot.tenancy.models import Organization, Token
-from bonobot.tenancy.principals import Principal, cli_principal, principal_for_token
-from bonobot.tenancy.roles import Role
+from bonobot.tenancy.principals import (
+    InsufficientScope,
+    Principal,
+    cli_principal,
+    principal_for_token,
+)
+from bonobot.tenancy.roles import Action, Role, Scope
 
 pytestmark = pytest.mark.django_db
 
@@ -73,3 +81,72 @@ def test_the_principal_of_a_token_has_its_role_and_organization(organization, is
     principal = principal_for_token(issued[0])
     assert (principal.role, principal.organization_id) == (Role.OPERATOR, organization.pk)
     assert not principal.platform_admin
+
+
+def test_a_token_may_do_what_its_role_and_its_scopes_allow(organization):
+    boss = cli_principal(organization)
+    token, _ = tokens.issue(boss, name="ide", role=Role.OPERATOR, scopes=[Scope.TOOLS])
+    principal = principal_for_token(token)
+    assert principal.may(Action.CALL_TOOLS)
+    with pytest.raises(InsufficientScope) as refused:
+        principal.require(Action.RUN_AGENTS)
+    assert refused.value.code == "insufficient_scope"
+    assert refused.value.as_dict()["scopes"] == ["mcp:agents", "api"]
+    with pytest.raises(Forbidden) as forbidden:
+        principal.require(Action.MANAGE_MEMBERS)
+    assert forbidden.value.rule == "role:manage_members"
+
+
+def test_a_scope_that_there_is_no_more_gives_nothing(organization, issued):
+    Token.objects.update(scopes=["mcp:everything"])
+    principal = principal_for_token(Token.objects.get())
+    assert not any(principal.may(action) for action in Action)
+
+
+def test_a_token_is_changed_and_keeps_its_text(organization, issued):
+    token, text = issued
+    tokens.alter(
+        cli_principal(organization), token, name="pipeline", scopes=["api"], networks=["::1"]
+    )
+    changed = tokens.authenticate(text, "::1")
+    assert (changed.name, changed.scopes, changed.networks) == ("pipeline", ["api"], ["::1/128"])
+    told = json.loads(AuditRow.objects.get(action="token_changed").opened)["details"]
+    assert told == {"scopes": ["api"], "networks": ["::1/128"]}
+
+
+def test_a_change_that_changes_nothing_is_not_written(organization, issued):
+    before = generation(organization.pk)
+    tokens.alter(cli_principal(organization), issued[0], name="ci", scopes=[])
+    assert generation(organization.pk) == before
+    assert not AuditRow.objects.filter(action="token_changed").exists()
+
+
+def test_a_revoked_token_is_not_changed(organization, issued):
+    token, _ = issued
+    tokens.revoke(cli_principal(organization), token)
+    token.refresh_from_db()
+    with pytest.raises(Conflict) as refused:
+        tokens.alter(cli_principal(organization), token, expires_at=None, name="again")
+    assert refused.value.code == "token_revoked"
+
+
+def test_whoever_may_not_manage_tokens_changes_none(organization, issued):
+    operator = principal_for_token(issued[0])
+    with pytest.raises(Forbidden):
+        tokens.alter(operator, issued[0], name="mine")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_token_used_from_elsewhere_is_refused_like_a_bad_one_and_written_down(organization):
+    boss = cli_principal(organization)
+    token, text = tokens.issue(boss, name="ci", role=Role.MEMBER, networks=["192.0.2.0/24"])
+    assert tokens.authenticate(text, "192.0.2.7").pk == token.pk
+    for address in ("198.51.100.1", ""):
+        with pytest.raises(tokens.BadToken) as elsewhere:
+            tokens.authenticate(text, address)
+    with pytest.raises(tokens.BadToken) as unknown:
+        tokens.authenticate("bnb_0_0")
+    assert elsewhere.value.as_dict() == unknown.value.as_dict()
+    row = AuditRow.objects.get(action="token_refused")
+    assert (row.resource_id, row.code, row.decision) == (str(token.pk), "token_network", "deny")
+    assert json.loads(row.opened)["details"] == {"address": "198.51.100.1"}

@@ -120,7 +120,7 @@ def test_an_operator_may_not_approve(acme: Organization, server: Server) -> None
     row = desk.offer(server)
     operator = desk.sit(acme, Role.OPERATOR)
     assert "Approve these" not in operator.get("mcp_servers_server_tools", server.pk)
-    operator.post("mcp_servers_server_tools", server.pk, only=seen(row))
+    operator.post("mcp_servers_server_tools", server.pk, only=seen(row), status=403)
     assert not Definition.objects.callable().exists()
 
 

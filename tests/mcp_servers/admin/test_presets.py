@@ -152,7 +152,7 @@ def test_the_catalogues_presets_are_read(seat: desk.Desk) -> None:
 def test_an_auditor_makes_no_preset(acme: Organization) -> None:
     auditor = desk.sit(acme, Role.AUDITOR)
     auditor.get("mcp_servers_preset_add", status=403)
-    auditor.post("mcp_servers_preset_add", **OWN)
+    auditor.post("mcp_servers_preset_add", status=403, **OWN)
     assert not own().exists()
 
 

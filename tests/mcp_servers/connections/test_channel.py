@@ -239,7 +239,7 @@ async def test_a_deadline_before_the_connection_says_that_nothing_was_sent(
         await asyncio.Event().wait()
         raise AssertionError
 
-    monkeypatch.setattr("bonobot.lib.egress._system_resolve", never)
+    monkeypatch.setattr("bonobot.lib.egress.system_resolve", never)
     endpoint = http("http://slow.example/mcp", era="modern")
     error = await failure(call(connections, endpoint, "x", timeout_s=LIMIT_S))
     assert (error.code, error.sent) == ("server_unreachable", False)

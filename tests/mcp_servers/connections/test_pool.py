@@ -283,7 +283,7 @@ async def test_last_words_are_kept_of_a_bounded_number_of_servers(
 class Helpful(Host):
     """A host that samples and lists roots."""
 
-    def capabilities(self) -> Mapping[str, Any]:
+    def capabilities(self, endpoint) -> Mapping[str, Any]:
         return {"sampling": {}, "roots": {}}
 
     async def sampling(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,7 +321,8 @@ async def test_a_host_answers_for_its_session(connections: Connections):
 
 async def test_a_problem_of_the_host_is_an_error_to_the_server(connections: Connections):
     answer = await asked_back(connections, "roots/list", Helpful())
-    assert answer["error"] == {"code": -32603, "message": "no model"}
+    assert (answer["error"]["code"], answer["error"]["message"]) == (-32603, "no model")
+    assert answer["error"]["data"] == {"code": "call_timeout"}
 
 
 async def test_a_server_that_asks_too_much_at_a_time_gets_some_answers_only(

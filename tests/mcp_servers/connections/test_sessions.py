@@ -213,7 +213,7 @@ class Asker(Host):
     def __init__(self) -> None:
         self.questions: list[Mapping[str, Any]] = []
 
-    def capabilities(self) -> Mapping[str, Any]:
+    def capabilities(self, endpoint) -> Mapping[str, Any]:
         return {"elicitation": {}}
 
     async def elicitation(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:

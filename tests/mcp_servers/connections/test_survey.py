@@ -26,7 +26,17 @@ async def test_a_modern_server_is_surveyed_whole(connections: Connections, moder
     assert (survey.era, survey.protocol_version) == ("modern", "2026-07-28")
     assert survey.server_info["name"] == "modern-test-server"
     assert survey.discovery["supportedVersions"] == ["2026-07-28"]
-    assert names(survey) == ["add", "echo", "slow", "wait", "outcomes", "routed", "fail"]
+    assert names(survey) == [
+        "add",
+        "echo",
+        "slow",
+        "wait",
+        "outcomes",
+        "routed",
+        "fail",
+        "introduce",
+        "paint",
+    ]
     assert names(survey, "resource") == ["test://text/static"]
     assert names(survey, "resource_template") == ["test://text/{name}"]
     assert names(survey, "prompt") == ["review", "Grüße 👋"]

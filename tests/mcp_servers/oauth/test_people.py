@@ -43,7 +43,7 @@ def session_of(principal, agent, *speakers):
         label=principal.label,
         organization_id=session.organization_id,
         role=Role.MEMBER,
-        agent_id=agent.pk,
+        agent_ids=frozenset({agent.pk}),
     )
 
 

@@ -6,7 +6,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mcp_servers.openapi.addresses import base_urls, sign_ins
-from mcp_servers.openapi.operations import PLAN, operations
+from mcp_servers.openapi.extensions import PLAN
+from mcp_servers.openapi.operations import operations
 from mcp_servers.openapi.outlining import outline
 from mcp_servers.openapi.reading import read
 from mcp_servers.scanning import scan

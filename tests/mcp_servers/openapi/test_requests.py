@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bonobot.lib.problems import Problem
-from mcp_servers.openapi.operations import PLAN, operations
+from mcp_servers.openapi.extensions import PLAN
+from mcp_servers.openapi.operations import operations
 from mcp_servers.openapi.reading import read
 from mcp_servers.openapi.requests import prepare
 from mcp_servers.schemas import InvalidArguments

@@ -63,6 +63,61 @@ def test_another_document_is_a_change(boss):
     assert "listAll" in ApiDocument.objects.get().text
 
 
+DECLARED = """\
+servers:
+  shop:
+    transport_type: openapi
+    url: https://api.example.com/v1
+    auth_config: {type: bearer_token, token: "${SHOP_TOKEN}"}
+    declared:
+      - name: get_order
+        description: Look up an order. ${NOT_OURS}
+        path: /orders/{id}
+        parameters:
+          - {name: id, in: path, type: integer, description: The order}
+          - {name: state, enum: [open, "no"], default: open}
+        result: data.order
+        labels: [private_data]
+"""
+
+
+def test_declared_operations_are_applied_written_and_applied_as_they_were(boss):
+    values = {"SHOP_TOKEN": "sesame"}
+    plan = apply(boss, read_wanted(DECLARED, values))
+    assert (plan.problems, [step.action for step in plan.changes]) == ((), ["create"])
+    server = Server.objects.get()
+    assert server.endpoint_config["operations"] == ["GET /orders/{id}"]
+    assert "get_order" in ApiDocument.objects.get(server=server).text
+    written = as_yaml(configuration(boss))
+    assert "sesame" not in written
+    assert "document" not in written
+    assert "operations:" not in written
+    assert apply(boss, read_wanted(written, values)).changes == ()
+    changed = read_wanted(written.replace("Look up", "Find"), values)
+    (step,) = apply(boss, changed).changes
+    assert (step.action, step.fields) == ("change", ("endpoint_config", "document"))
+    Server.objects.all().delete()
+    assert apply(boss, read_wanted(written, values)).problems == ()
+    assert Server.objects.get().endpoint_config == server.endpoint_config
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "where", "code"),
+    [
+        ("/orders/{id}", "https://{x}.test/", "[0].path", "host_is_parameter"),
+        ("type: integer", "type: date", "[0].parameters[0].type", "unknown_type"),
+        ("name: get_order", "nam: get_order", "[0].nam", "unknown_field"),
+        ("result:", "document: x\n        result:", "[0].document", "unknown_field"),
+    ],
+)
+def test_what_cannot_be_declared_is_refused_with_its_place(boss, before, after, where, code):
+    written = DECLARED.replace(before, after)
+    [problem] = apply(boss, read_wanted(written, {"SHOP_TOKEN": "x"})).problems
+    field = f"servers.shop.endpoint_config.declared{where}"
+    assert (problem.code, problem.field) == (code, field)
+    assert not Server.objects.exists()
+
+
 def test_an_api_without_a_choice_or_document_is_refused_with_its_line(boss):
     given = "servers:\n  pets:\n    transport_type: openapi\n    url: https://a.example\n"
     assert [problem.code for problem in apply(boss, wanted(given)).problems] == ["bad_value"]

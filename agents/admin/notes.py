@@ -1,0 +1,111 @@
+"""An agent's notes, as a tab: read, searched, written, changed and removed by people."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.admin.agents import AgentAdmin
+from agents.governance.kits import NOTES
+from agents.models import Agent, Note
+from agents.models.notes import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
+from agents.notes import (
+    KEPT_LABELS,
+    NoteSpec,
+    clear_notes,
+    note_of,
+    ranked,
+    remove_note,
+    save_note,
+)
+from bonobot.lib.admin import Textarea, TextInput
+from bonobot.lib.problems import Problem
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import Visit, onward, refuse
+from mcp_servers.admin.label_names import WORDS
+
+SHOWN_AT_ONCE = 30
+
+
+class NoteForm(forms.Form):
+    """A note as a person writes it."""
+
+    title = forms.CharField(label=_("Title"), max_length=LONGEST_TITLE, widget=TextInput)
+    text = forms.CharField(
+        label=_("Text"), max_length=LONGEST_NOTE, widget=Textarea(attrs={"rows": 6})
+    )
+    labels = forms.MultipleChoiceField(
+        label=_("Reading it brings"),
+        required=False,
+        choices=[(str(label), WORDS[label]) for label in KEPT_LABELS],
+        widget=forms.CheckboxSelectMultiple,
+        help_text=_("With both, what sends something out afterwards needs a person's yes."),
+    )
+
+
+@AgentAdmin.add_page("notes", _("Notes"), order=45)
+def notes(visit: Visit) -> HttpResponseBase:
+    """Show the agent's notes, those about what is searched for first; write or change one."""
+    agent: Agent = visit.object
+    chosen = _chosen(visit, agent)
+    posted = visit.request.POST if visit.request.method == "POST" else None
+    form = NoteForm(posted, initial=_initial(chosen) if chosen else None)
+    if posted is not None:
+        visit.principal.require(Action.MANAGE_AGENTS)
+        if form.is_valid() and _saved(visit, agent, form, chosen):
+            messages.success(visit.request, _t("The note is kept."))
+            return onward(visit, "notes")
+    query = visit.request.GET.get("q", "").strip()
+    rows: Any = agent.notes.all()
+    page = Paginator(ranked(rows[:MOST_NOTES], query) if query else rows, SHOWN_AT_ONCE)
+    return visit.show(
+        "agents/notes.html",
+        agent=agent,
+        form=form,
+        chosen=chosen,
+        query=query,
+        paged=page.get_page(visit.request.GET.get("page")),
+        words={label: WORDS[label] for label in KEPT_LABELS},
+        switched_on=NOTES in agent.builtin_tools,
+        may_manage=visit.principal.may(Action.MANAGE_AGENTS),
+    )
+
+
+@AgentAdmin.add_deed("remove_note", needs=Action.MANAGE_AGENTS)
+def remove(visit: Visit) -> HttpResponseBase:
+    """Remove one note."""
+    agent: Agent = visit.object
+    note = agent.notes.get_or_404(agent.organization_id, pk=visit.request.POST.get("note"))
+    remove_note(visit.principal, note)
+    messages.success(visit.request, _t("The note is gone."))
+    return onward(visit, "notes")
+
+
+@AgentAdmin.add_deed("clear_notes", needs=Action.MANAGE_AGENTS)
+def clear(visit: Visit) -> HttpResponseBase:
+    """Remove all notes."""
+    count = clear_notes(visit.principal, visit.object)
+    messages.success(visit.request, _t("%(n)d notes are gone.") % {"n": count})
+    return onward(visit, "notes")
+
+
+def _chosen(visit: Visit, agent: Agent) -> Note | None:
+    wanted = visit.request.GET.get("note")
+    return note_of(visit.principal, agent, wanted) if wanted else None
+
+
+def _initial(note: Note) -> dict[str, Any]:
+    return {"title": note.title, "text": note.text, "labels": [str(one) for one in note.brought]}
+
+
+def _saved(visit: Visit, agent: Agent, form: NoteForm, chosen: Note | None) -> bool:
+    try:
+        save_note(visit.principal, agent, NoteSpec(**form.cleaned_data), chosen)
+    except Problem as problem:
+        refuse(form, problem)
+        return False
+    return True

@@ -1,0 +1,153 @@
+"""Questions of servers: the list, and the page of one with its form."""
+
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import messages
+from django.http.response import HttpResponseBase
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from agents.admin.inbox import InboxAdmin, Part
+from agents.admin.readers import READERS
+from agents.asking import answer, may_answer
+from agents.governance.elicitations import Field, fields_of
+from agents.models import Question
+from bonobot.lib.admin import (
+    Checkbox,
+    IntegerInput,
+    MultipleChoicesDropdownFilter,
+    Select,
+    TextInput,
+    WithinFilter,
+    display,
+    register,
+)
+from bonobot.lib.problems import Invalid
+from bonobot.lib.untrusted import visible
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import Visit
+
+SAID = {
+    "accept": _("Sent to the server as soon as the session goes on."),
+    "decline": _("Declined; the server is told."),
+    "cancel": _("Dismissed; the server is told that nobody answered."),
+}
+WARNINGS = {
+    "not_encrypted": _("The page is not encrypted: what you enter there can be read on the way."),
+    "unusual_host": _("The host's name has unusual letters: it may only look like another one."),
+    "sign_in_in_address": _("The address holds a sign-in: what stands before the @ is no host."),
+}
+
+
+@register(Question)
+class QuestionAdmin(InboxAdmin):
+    """The active organization's questions; members see those of their own sessions."""
+
+    tones: ClassVar[dict[str, str]] = {
+        "accept": "approved",
+        "decline": "deny",
+        "cancel": "refused",
+        "expired": "refused",
+    }
+    list_display = ("asks", "state_now", "server", "agent_name", "asked_of", "asked_at", "until")
+    list_filter = (
+        ("state", MultipleChoicesDropdownFilter),
+        ("agent__name", Part),
+        ("server_name", Part),
+        ("created_at", WithinFilter),
+    )
+    search_fields = ("message", "server_name", "agent__name", "requested_by")
+    change_list_template = "admin/questions/list.html"
+
+    @display(description=_("question"), ordering="message")
+    def asks(self, question: Question) -> str:
+        """Return the beginning of what is asked."""
+        return visible(question.message, 120)
+
+    @display(description=_("asked of"), ordering="requested_by")
+    def asked_of(self, question: Question) -> str:
+        """Return who is asked."""
+        return visible(question.requested_by, 60)
+
+
+class Entry(forms.Form):
+    """The server's form with our fields; what is entered is checked by the operation."""
+
+    def __init__(self, fields: tuple[Field, ...], *args: Any, **kwargs: Any) -> None:
+        """Name fields by their place: the server's own names are only text here."""
+        super().__init__(*args, **kwargs)
+        self.asked = fields
+        for place, field in enumerate(fields):
+            self.fields[f"value_{place}"] = _input(field)
+
+    def content(self) -> dict[str, Any]:
+        """Return what was entered, by the server's names."""
+        if not self.is_valid():
+            first = next(iter(self.errors.values()))
+            raise Invalid(str(first[0]), field="content", code="bad_answer")
+        said = {
+            field.name: _value(field, self.cleaned_data[f"value_{place}"])
+            for place, field in enumerate(self.asked)
+        }
+        return {name: value for name, value in said.items() if value is not None}
+
+
+@QuestionAdmin.add_page("change", _("Question"), needs=READERS)
+def question_page(visit: Visit) -> HttpResponseBase:
+    """Show what is asked, by which server, and the ways to answer."""
+    question: Question = visit.object
+    fields = tuple(fields_of(question.schema)) if question.mode == Question.Mode.FORM else ()
+    secret = [flag.partition(":")[2] for flag in question.flags if flag.startswith("secret:")]
+    return visit.show(
+        "questions/question.html",
+        question=question,
+        badge=QuestionAdmin.badge(question),
+        answerable=question.answerable(timezone.now()),
+        mine=may_answer(visit.principal, question),
+        form=Entry(fields),
+        secret=secret,
+        warnings=[WARNINGS[flag] for flag in question.flags if flag in WARNINGS],
+    )
+
+
+@QuestionAdmin.add_deed("answer", needs=Action.RUN_AGENTS)
+def give_answer(visit: Visit) -> None:
+    """Answer: with what was entered, or decline, or dismiss."""
+    question: Question = visit.object
+    said = visit.request.POST.get("answer", "")
+    content: dict[str, Any] = {}
+    if said == "accept" and question.mode == Question.Mode.FORM:
+        content = Entry(tuple(fields_of(question.schema)), visit.request.POST).content()
+    answer(visit.principal, question, said, content)
+    messages.success(visit.request, str(SAID[said]))
+
+
+def _input(field: Field) -> forms.Field:
+    common: dict[str, Any] = {
+        "label": visible(field.title or field.name, 200) + (" *" if field.required else ""),
+        "help_text": visible(field.description, 1_000),
+        "required": False,
+        "initial": field.default if isinstance(field.default, str | int | float | list) else None,
+    }
+    shown = [(value, visible(title, 200)) for value, title in field.options]
+    if field.kind == "choice":
+        return forms.ChoiceField(choices=[("", "–"), *shown], widget=Select, **common)
+    if field.kind == "choices":
+        several = forms.SelectMultiple(attrs={"class": "bb-input"})
+        return forms.MultipleChoiceField(choices=shown, widget=several, **common)
+    if field.kind == "boolean":
+        return forms.BooleanField(widget=Checkbox, **common)
+    if field.kind == "integer":
+        return forms.IntegerField(widget=IntegerInput, **common)
+    if field.kind == "number":
+        return forms.FloatField(widget=IntegerInput, **common)
+    plain = TextInput(attrs={"autocomplete": "off"})
+    return forms.CharField(widget=plain, **common)
+
+
+def _value(field: Field, entered: Any) -> Any:
+    """Return a value as the protocol has it; None where nothing was entered."""
+    if field.kind == "boolean":
+        return bool(entered)
+    return None if entered in (None, "", []) else entered

@@ -1,0 +1,168 @@
+"""Skills in the admin: written, given to agents, compared with earlier versions, and run."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.admin.readers import READERS
+from agents.admin.written import VERSIONS_SHOWN, WrittenAdmin, WrittenForm
+from agents.models import Agent, Skill
+from agents.models.skills import LONGEST_SKILL
+from agents.named import agents_of
+from agents.sessions.requests import may_run
+from agents.skills.keeping import SkillSpec, remove_skill, run_skill, save_skill
+from agents.skills.lines import read_lines, write_lines
+from agents.skills.rendering import read_arguments
+from bonobot.lib.admin import Textarea, TextInput, display, register
+from bonobot.lib.problems import Invalid
+from bonobot.lib.untrusted import visible
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import Visit, onward
+
+
+class SkillForm(WrittenForm):
+    """A skill as it is written."""
+
+    name = forms.SlugField(label=_("Name"), max_length=64, widget=TextInput)
+    title = forms.CharField(label=_("Title"), max_length=255, required=False, widget=TextInput)
+    description = forms.CharField(
+        label=_("What it is for"),
+        max_length=500,
+        required=False,
+        widget=TextInput,
+        help_text=_("One line: agents choose by it."),
+    )
+    text = forms.CharField(
+        label=_("Instructions"),
+        max_length=LONGEST_SKILL,
+        strip=False,
+        widget=Textarea(attrs={"rows": 14}),
+        help_text=_("An argument stands in it as ${name}."),
+    )
+    arguments = forms.CharField(
+        label=_("Arguments"),
+        required=False,
+        widget=Textarea(attrs={"rows": 4, "spellcheck": "false"}),
+        help_text=_(
+            'One in a line: severity! = low ["low", "high"]: how bad it is. ! is required.'
+        ),
+    )
+
+    def spec(self) -> SkillSpec:
+        """Return what was said; raises `Invalid`."""
+        said = dict(self.cleaned_data)
+        lines = read_lines(said.pop("arguments"))
+        return SkillSpec(**said, arguments=[one.as_dict() for one in lines])
+
+
+@register(Skill)
+class SkillAdmin(WrittenAdmin):
+    """The active organization's skills; members see those of their agents."""
+
+    written_form = SkillForm
+    add_template = "skills/add.html"
+    titles = (_("Write a skill"), _("The skill is written."))
+    list_display = ("skill", "about", "had_by", "version", "on")
+    search_fields = ("name", "title", "description")
+    empty_icon = "school"
+    empty_text = _(
+        "A skill is a set of instructions with a name and arguments. People run it, agents that "
+        "have it read it when they need it."
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Skill]:
+        """Return the skills that the person may see, with the agents that have them."""
+        rows: Any = Skill.objects.visible_to(self.principal(request))
+        found: QuerySet[Skill] = rows.prefetch_related("given__agent")
+        return found
+
+    @display(description=_("skill"), ordering="name", header=True)
+    def skill(self, skill: Skill) -> tuple[str, str]:
+        """Return the title and the name."""
+        return visible(str(skill), 80), skill.name
+
+    @display(description=_("what it is for"))
+    def about(self, skill: Skill) -> str:
+        """Return the description."""
+        return visible(skill.description, 120)
+
+    @display(description=_("agents"))
+    def had_by(self, skill: Skill) -> str:
+        """Return the agents that have it."""
+        return ", ".join(sorted(one.agent.slug for one in skill.given.all())) or "–"
+
+    def save(self, principal: Principal, form: Any, row: Any = None) -> Skill:
+        """Write a skill; raises `Problem`."""
+        return save_skill(principal, form.spec(), row)
+
+    def remove(self, principal: Principal, row: Any) -> None:
+        """Remove a skill with its versions."""
+        remove_skill(principal, row)
+
+
+@SkillAdmin.add_page("change", _("Run"), order=10, needs=READERS)
+def run_page(visit: Visit) -> HttpResponseBase:
+    """Show the skill with a form for its arguments."""
+    skill: Skill = visit.object
+    agents = [one.agent for one in skill.given.select_related("agent").order_by("agent__name")]
+    return visit.show(
+        "skills/run.html",
+        skill=skill,
+        arguments=read_arguments(skill.arguments),
+        agents=[agent for agent in agents if may_run(visit.principal, agent)],
+        given=[agent.slug for agent in agents],
+    )
+
+
+@SkillAdmin.add_deed("run", needs=Action.RUN_AGENTS)
+def run(visit: Visit) -> HttpResponseBase:
+    """Start a session of the chosen agent with the skill as its first message."""
+    skill, posted = visit.object, visit.request.POST
+    values = {
+        one.name: posted[f"argument-{one.name}"]
+        for one in read_arguments(skill.arguments)
+        if posted.get(f"argument-{one.name}")
+    }
+    if not posted.get("agent"):
+        raise Invalid("No agent was chosen.", field="agent", remedy="Choose one that has it.")
+    agent = Agent.objects.named(visit.principal, posted["agent"])
+    session = run_skill(visit.principal, skill, agent, values)
+    address = reverse("admin:agents_agent_change", args=[agent.pk])
+    return HttpResponseRedirect(f"{address}?session={session.pk}")
+
+
+@SkillAdmin.add_page("write", _("Write"), order=20)
+def write(visit: Visit) -> HttpResponseBase:
+    """Show the form with the earlier versions, or change the skill."""
+    skill: Skill = visit.object
+    posted = visit.request.POST if visit.request.method == "POST" else None
+    form = SkillForm(visit.principal, posted, initial=_initial(skill))
+    if posted is not None:
+        visit.principal.require(Action.MANAGE_WORKFLOWS)
+        if form.written(lambda entered: save_skill(visit.principal, entered.spec(), skill)):
+            messages.success(visit.request, _t("Saved. It holds on the very next turn."))
+            return onward(visit, "write")
+    return visit.show(
+        "skills/write.html",
+        skill=skill,
+        form=form,
+        versions=list(skill.versions.all()[:VERSIONS_SHOWN]),
+        may_manage=visit.principal.may(Action.MANAGE_WORKFLOWS),
+    )
+
+
+def _initial(skill: Skill) -> dict[str, Any]:
+    names = ("name", "title", "description", "text", "enabled")
+    return {
+        **{name: getattr(skill, name) for name in names},
+        "arguments": write_lines(read_arguments(skill.arguments)),
+        "agents": agents_of(skill),
+    }

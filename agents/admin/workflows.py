@@ -1,0 +1,238 @@
+"""Workflows in the admin: written, approved, started, and their runs step by step."""
+
+import json
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+
+from agents.admin.readers import READERS
+from agents.admin.try_it import read_arguments
+from agents.admin.written import VERSIONS_SHOWN, WrittenAdmin, WrittenForm
+from agents.models import Agent, Workflow, WorkflowRun
+from agents.models.workflows import LONGEST_SOURCE
+from agents.named import agents_of
+from agents.sessions.requests import cancel, may_run
+from agents.workflows.keeping import (
+    WorkflowSpec,
+    approve_workflow,
+    remove_workflow,
+    save_workflow,
+)
+from agents.workflows.starting import run_workflow
+from agents.workflows.telling import steps_of
+from bonobot.lib.admin import Textarea, TextInput, display, register
+from bonobot.lib.problems import Problem
+from bonobot.lib.untrusted import visible
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import Visit, onward
+from bonobot.tenancy.templatetags.bonobot import badge_html
+from mcp_servers.admin.schema_rows import example, rows
+
+SHOWN_AT_ONCE = 30
+START = """\
+agent: {agent}
+description: What it is for
+inputs:
+  type: object
+  properties:
+    title: {{type: string}}
+  required: [title]
+steps:
+  - id: first
+    call: mcp_server_tool
+    arguments: {{query: "${{/inputs/title}}"}}
+outputs:
+  found: ${{/steps/first/text}}
+"""
+
+
+class WorkflowForm(WrittenForm):
+    """A workflow as it is written."""
+
+    name = forms.SlugField(label=_("Name"), max_length=64, widget=TextInput)
+    source = forms.CharField(
+        label=_("Definition"),
+        max_length=LONGEST_SOURCE,
+        strip=False,
+        widget=Textarea(attrs={"rows": 24, "spellcheck": "false", "class": "bb-code"}),
+        help_text=_("YAML or JSON: agent, inputs, steps, outputs. ${/inputs/…} and ${/steps/…}."),
+    )
+
+    def __init__(self, principal: Principal, *args: Any, **kwargs: Any) -> None:
+        """Say what it means that an agent has a workflow."""
+        super().__init__(principal, *args, **kwargs)
+        self.fields["agents"].label = _("Agents that have it as a tool")
+        self.fields["agents"].help_text = _(
+            "Once somebody who approves definitions has approved it as it stands."
+        )
+
+    def refuse(self, problem: Problem) -> None:
+        """Show a problem; what is wrong within the definition stands at it, with its path."""
+        if problem.field not in self.fields:
+            problem.extra.setdefault("path", problem.field)
+            problem.remedy = f"{problem.remedy} ({problem.field})".strip()
+            problem.field = "source"
+        super().refuse(problem)
+
+
+@register(Workflow)
+class WorkflowAdmin(WrittenAdmin):
+    """The active organization's workflows; members see those of their agents."""
+
+    written_form = WorkflowForm
+    add_template = "workflows/add.html"
+    titles = (_("Write a workflow"), _("The workflow is written."))
+    list_display = ("name", "about", "runs_as", "as_tool", "run_count", "on")
+    list_display_links = ("name",)
+    search_fields = ("name", "description", "agent__name")
+    empty_icon = "account_tree"
+    empty_text = _(
+        "A workflow is a sequence of calls and questions to agents, with inputs, conditions and "
+        "outputs. People, programs and agents start it."
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
+        """Return the workflows that the person may see, with the number of their runs."""
+        found: Any = Workflow.objects.visible_to(self.principal(request))
+        counted: QuerySet[Workflow] = found.select_related("agent").annotate(
+            run_total=Count("runs", distinct=True)
+        )
+        return counted
+
+    @display(description=_("what it does"))
+    def about(self, workflow: Workflow) -> str:
+        """Return the description."""
+        return visible(workflow.description, 120)
+
+    @display(description=_("runs as"), ordering="agent__name")
+    def runs_as(self, workflow: Workflow) -> str:
+        """Return the agent."""
+        return visible(workflow.agent.name, 60)
+
+    @display(description=_("as a tool"))
+    def as_tool(self, workflow: Workflow) -> str:
+        """Return how it stands as a tool."""
+        return badge_html(workflow.state)
+
+    @display(description=_("runs"), ordering="run_total")
+    def run_count(self, workflow: Any) -> str:
+        """Return how often it ran."""
+        return f"{workflow.run_total:,}"
+
+    def beginning(self, principal: Principal) -> dict[str, Any]:
+        """Return an example, of one of the organization's agents."""
+        agent = Agent.objects.for_organization(principal.organization_id).first()
+        start = START.format(agent=agent.slug if agent else "AGENT")
+        return super().beginning(principal) | {"source": start}
+
+    def save(self, principal: Principal, form: Any, row: Any = None) -> Workflow:
+        """Write a workflow; raises `Problem`."""
+        return save_workflow(principal, WorkflowSpec(**form.cleaned_data), row)
+
+    def remove(self, principal: Principal, row: Any) -> None:
+        """Remove a workflow with its versions."""
+        remove_workflow(principal, row)
+
+
+@WorkflowAdmin.add_page("change", _("Runs"), order=10, needs=READERS)
+def runs(visit: Visit) -> HttpResponseBase:
+    """Show the runs with a form that starts one."""
+    workflow: Workflow = visit.object
+    mine: Any = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=workflow)
+    page = Paginator(mine.select_related("session"), SHOWN_AT_ONCE)
+    inputs = workflow.definition.get("inputs", {})
+    return visit.show(
+        "workflows/runs.html",
+        workflow=workflow,
+        paged=page.get_page(visit.request.GET.get("page")),
+        schema=rows(inputs),
+        start=json.dumps(example(inputs), indent=2, ensure_ascii=False),
+        may_run=may_run(visit.principal, workflow.agent),
+    )
+
+
+@WorkflowAdmin.add_deed("start", needs=Action.RUN_AGENTS)
+def start(visit: Visit) -> HttpResponseBase:
+    """Start a run and go to it."""
+    inputs = read_arguments(visit.request.POST.get("inputs", ""))
+    run = run_workflow(visit.principal, visit.object, inputs)
+    return onward(visit, "run", f"?run={run.pk}")
+
+
+@WorkflowAdmin.add_page("run", needs=READERS, under="change")
+def one_run(visit: Visit) -> HttpResponseBase:
+    """Show one run with its steps."""
+    if "run" not in visit.request.GET:
+        return onward(visit, "change")
+    run = _run_of(visit, visit.request.GET.get("run"))
+    return visit.show(
+        "workflows/run.html",
+        workflow=visit.object,
+        run=run,
+        session=run.session,
+        steps=steps_of(run),
+        open=run.session.status in ("queued", "running", "waiting"),
+    )
+
+
+@WorkflowAdmin.add_deed("cancel", needs=Action.RUN_AGENTS)
+def cancel_run(visit: Visit) -> HttpResponseBase:
+    """Have a run cancelled."""
+    run = _run_of(visit, visit.request.POST.get("run"))
+    if cancel(visit.principal, run.session):
+        messages.success(visit.request, _t("The run is being cancelled."))
+    return onward(visit, "run", f"?run={run.pk}")
+
+
+@WorkflowAdmin.add_page("write", _("Write"), order=20)
+def write(visit: Visit) -> HttpResponseBase:
+    """Show the definition with its earlier versions, or change it."""
+    workflow: Workflow = visit.object
+    posted = visit.request.POST if visit.request.method == "POST" else None
+    form = WorkflowForm(visit.principal, posted, initial=_initial(workflow))
+    if posted is not None:
+        visit.principal.require(Action.MANAGE_WORKFLOWS)
+        if form.written(lambda entered: _saved(visit, entered)):
+            messages.success(visit.request, _t("Saved. Runs that have begun go on as before."))
+            return onward(visit, "write")
+    return visit.show(
+        "workflows/write.html",
+        workflow=workflow,
+        form=form,
+        versions=list(workflow.versions.all()[:VERSIONS_SHOWN]),
+        may_manage=visit.principal.may(Action.MANAGE_WORKFLOWS),
+        may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
+    )
+
+
+@WorkflowAdmin.add_deed("approve", needs=Action.APPROVE_DEFINITIONS)
+def approve(visit: Visit) -> HttpResponseBase:
+    """Approve the workflow as it was shown."""
+    approve_workflow(visit.principal, visit.object, visit.request.POST.get("digest", ""))
+    messages.success(visit.request, _t("Agents that have it may call it as it stands."))
+    return onward(visit, "write")
+
+
+def _saved(visit: Visit, form: Any) -> Workflow:
+    return save_workflow(visit.principal, WorkflowSpec(**form.cleaned_data), visit.object)
+
+
+def _run_of(visit: Visit, run_id: str | None) -> WorkflowRun:
+    mine: Any = WorkflowRun.objects.visible_to(visit.principal).filter(workflow=visit.object)
+    found: WorkflowRun = mine.select_related("session__agent").get_or_404(
+        visit.object.organization_id, pk=run_id
+    )
+    return found
+
+
+def _initial(workflow: Workflow) -> dict[str, Any]:
+    names = ("name", "source", "enabled")
+    return {name: getattr(workflow, name) for name in names} | {"agents": agents_of(workflow)}

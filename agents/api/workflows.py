@@ -1,0 +1,328 @@
+"""Workflows: written, approved, run, and their runs."""
+
+from typing import Any
+
+import django_filters
+from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from agents.api.sessions import SessionShape
+from agents.models import Workflow, WorkflowRun, WorkflowVersion
+from agents.models.workflows import LONGEST_SOURCE
+from agents.sessions.requests import cancel
+from agents.workflows.keeping import (
+    WorkflowSpec,
+    approve_workflow,
+    named,
+    remove_workflow,
+    save_workflow,
+)
+from agents.workflows.starting import run_workflow
+from agents.workflows.telling import steps_of
+from bonobot.tenancy.api.resources import READ, READ_OR_RUN, Resource, named_in_path
+from bonobot.tenancy.api.schema import operation
+from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.roles import Action
+from mcp_servers.api.shapes import JSON_OBJECT
+
+EXAMPLE = """\
+agent: helper
+inputs:
+  type: object
+  properties: {title: {type: string}}
+  required: [title]
+steps:
+  - id: look
+    call: mcp_logs_search
+    arguments: {query: "${/inputs/title}"}
+outputs: {found: "${/steps/look/text}"}
+"""
+
+
+@extend_schema_field({**JSON_OBJECT, "description": "As the workflow's input schema says."})
+class Inputs(serializers.DictField):
+    """Inputs of a run."""
+
+
+@extend_schema_field({**JSON_OBJECT, "nullable": True, "description": "Null until it has ended."})
+class Outputs(serializers.DictField):
+    """Outputs of a run."""
+
+
+class WorkflowFilter(django_filters.FilterSet):
+    """What workflows are looked for by."""
+
+    name = django_filters.CharFilter()
+    enabled = django_filters.BooleanFilter()
+    agent = django_filters.CharFilter(field_name="agent__slug", label="Slug of whom it runs as")
+
+
+class RunFilter(django_filters.FilterSet):
+    """What runs are looked for by."""
+
+    status = django_filters.CharFilter(field_name="session__status")
+    via = django_filters.ChoiceFilter(choices=WorkflowRun.Via.choices)
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample("A workflow", {"name": "triage", "source": EXAMPLE}, request_only=True)
+    ]
+)
+class WorkflowBody(Shape):
+    """A workflow as it is written; what is left out stays."""
+
+    name = serializers.SlugField(max_length=64)
+    source = serializers.CharField(  # type: ignore[assignment]  # DRF moves it
+        required=False,
+        max_length=LONGEST_SOURCE,
+        trim_whitespace=False,
+        help_text="Its definition, as YAML or JSON.",
+    )
+    enabled = serializers.BooleanField(required=False)
+    agents = serializers.ListField(
+        child=serializers.CharField(max_length=64),
+        required=False,
+        help_text="Slugs of the agents that have it as a tool.",
+    )
+
+
+class WorkflowShape(Shape):
+    """A workflow."""
+
+    id = serializers.UUIDField()
+    name = serializers.CharField()
+    description = serializers.CharField()
+    agent = serializers.CharField(source="agent.slug", help_text="As whom it runs.")
+    source = serializers.CharField()  # type: ignore[assignment]  # as above
+    enabled = serializers.BooleanField()
+    version = serializers.IntegerField()
+    digest = serializers.CharField(help_text="SHA-256 over all that it says.")
+    state = serializers.ChoiceField(
+        ["approved", "pending", "changed"], help_text="How it stands as a tool of other agents."
+    )
+    agents = serializers.SerializerMethodField()
+    created_at = serializers.DateTimeField()
+    updated_at = serializers.DateTimeField()
+
+    def get_agents(self, workflow: Workflow) -> list[str]:
+        """Return the slugs of the agents that have it as a tool."""
+        return sorted(one.agent.slug for one in workflow.given.all())
+
+
+class WorkflowVersionShape(Shape):
+    """What a workflow said in one of its versions."""
+
+    number = serializers.IntegerField()
+    digest = serializers.CharField()
+    source = serializers.CharField()  # type: ignore[assignment]  # as above
+    made_by = serializers.CharField()
+    created_at = serializers.DateTimeField()
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "What was read",
+            {"digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"},
+            request_only=True,
+        )
+    ]
+)
+class ApproveWorkflowBody(Shape):
+    """What was looked at."""
+
+    digest = serializers.CharField(max_length=64, help_text="Of the version that was read.")
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("Inputs", {"inputs": {"title": "disk full"}}, request_only=True)]
+)
+class RunWorkflowBody(Shape):
+    """What a run is given."""
+
+    inputs = Inputs(required=False)
+
+
+class RunStepShape(Shape):
+    """A step of a run."""
+
+    id = serializers.CharField()
+    state = serializers.ChoiceField(
+        ["waiting", "running", "done", "failed", "unknown", "skipped"],
+        help_text="`waiting`: it is not its turn yet.",
+    )
+    tool = serializers.CharField(help_text="What it calls; blank before its turn.")
+    text = serializers.CharField(help_text="What came of it.")
+    code = serializers.CharField()
+    call_id = serializers.UUIDField(allow_null=True)
+    duration_ms = serializers.IntegerField(allow_null=True)
+
+
+class WorkflowRunShape(Shape):
+    """A run of a workflow; its session shows every call."""
+
+    id = serializers.UUIDField()
+    workflow = serializers.CharField(source="name")
+    version = serializers.IntegerField()
+    via = serializers.ChoiceField(WorkflowRun.Via.choices)
+    inputs = Inputs()
+    outputs = Outputs(allow_null=True)
+    session = SessionShape()
+    created_at = serializers.DateTimeField()
+
+
+class OneWorkflowRunShape(WorkflowRunShape):
+    """A run with its steps."""
+
+    steps = serializers.SerializerMethodField()
+
+    @extend_schema_field(RunStepShape(many=True))
+    def get_steps(self, run: WorkflowRun) -> Any:
+        """Return its steps, in their order."""
+        return RunStepShape(steps_of(run), many=True).data
+
+
+class WorkflowResource(Resource):
+    """A resource of one workflow."""
+
+    def workflow(self, workflow_id: str) -> Workflow:
+        """Return the workflow with this id or name, if it may be seen; raises `NotFound`."""
+        with named_in_path("workflow_id"):
+            return named(self.principal, workflow_id)
+
+    def run(self, run_id: str) -> WorkflowRun:
+        """Return a run that may be seen; raises `NotFound`."""
+        rows: Any = WorkflowRun.objects.visible_to(self.principal)
+        with named_in_path("run_id"):
+            found: WorkflowRun = rows.select_related("session__agent").get_or_404(
+                self.organization_id, pk=run_id
+            )
+        return found
+
+
+class Workflows(Resource):
+    """All workflows."""
+
+    rules = {"GET": READ_OR_RUN, "POST": Action.MANAGE_WORKFLOWS}
+    narrowed = ("GET",)
+    queryset = Workflow.objects.none()
+    filterset_class = WorkflowFilter
+    ordering = ("name", "pk")
+
+    @operation("list_workflows", answer=WorkflowShape(many=True))
+    def get(self, request: object) -> Response:
+        """List the workflows; a member and a token for one agent see those of their agents."""
+        rows: Any = Workflow.objects.visible_to(self.principal)
+        rows = rows.select_related("agent").prefetch_related("given__agent")
+        return self.listed(rows, WorkflowShape)
+
+    @operation("add_workflow", body=WorkflowBody, answer=WorkflowShape, status=201)
+    def post(self, request: object) -> Response:
+        """Write a workflow; what is wrong in its definition is named by its path."""
+        made = save_workflow(self.principal, WorkflowSpec(**self.read(WorkflowBody)))
+        return self.shown(made, WorkflowShape, status=201)
+
+
+class OneWorkflow(WorkflowResource):
+    """One workflow."""
+
+    rules = {
+        "GET": READ_OR_RUN,
+        "PATCH": Action.MANAGE_WORKFLOWS,
+        "DELETE": Action.MANAGE_WORKFLOWS,
+    }
+    narrowed = ("GET",)
+
+    @operation("get_workflow", answer=WorkflowShape)
+    def get(self, request: object, workflow_id: str) -> Response:
+        """Show a workflow, by id or name."""
+        return self.shown(self.workflow(workflow_id), WorkflowShape)
+
+    @operation("change_workflow", body=WorkflowBody, answer=WorkflowShape)
+    def patch(self, request: object, workflow_id: str) -> Response:
+        """Change parts of a workflow; runs that have begun go on as they began."""
+        workflow = self.workflow(workflow_id)
+        said = {"name": workflow.name} | self.read(WorkflowBody, partial=True)
+        changed = save_workflow(self.principal, WorkflowSpec(**said), workflow)
+        return self.shown(changed, WorkflowShape)
+
+    @operation("remove_workflow", status=204)
+    def delete(self, request: object, workflow_id: str) -> Response:
+        """Remove a workflow with its versions and triggers; its runs stay."""
+        remove_workflow(self.principal, self.workflow(workflow_id))
+        return Response(status=204)
+
+
+class WorkflowVersions(WorkflowResource):
+    """The versions of a workflow."""
+
+    rules = {"GET": READ}
+    queryset = WorkflowVersion.objects.none()
+    ordering = ("-number", "-pk")
+
+    @operation("list_workflow_versions", answer=WorkflowVersionShape(many=True))
+    def get(self, request: object, workflow_id: str) -> Response:
+        """List what a workflow said in its versions, the newest first."""
+        return self.listed(self.workflow(workflow_id).versions.all(), WorkflowVersionShape)
+
+
+class ApproveWorkflow(WorkflowResource):
+    """The approval of a workflow as a tool."""
+
+    rules = {"POST": Action.APPROVE_DEFINITIONS}
+
+    @operation("approve_workflow", body=ApproveWorkflowBody, answer=WorkflowShape)
+    def post(self, request: object, workflow_id: str) -> Response:
+        """Approve a workflow as it was read, so that agents that have it may call it."""
+        workflow, seen = self.workflow(workflow_id), self.read(ApproveWorkflowBody)["digest"]
+        return self.shown(approve_workflow(self.principal, workflow, seen), WorkflowShape)
+
+
+class WorkflowRuns(WorkflowResource):
+    """The runs of a workflow."""
+
+    rules = {"GET": READ_OR_RUN, "POST": Action.RUN_AGENTS}
+    narrowed = ("GET", "POST")
+    queryset = WorkflowRun.objects.none()
+    filterset_class = RunFilter
+
+    @operation("list_workflow_runs", answer=WorkflowRunShape(many=True))
+    def get(self, request: object, workflow_id: str) -> Response:
+        """List the runs of a workflow, the newest first."""
+        rows: Any = WorkflowRun.objects.visible_to(self.principal)
+        rows = rows.filter(workflow=self.workflow(workflow_id)).select_related("session__agent")
+        return self.listed(rows, WorkflowRunShape)
+
+    @operation("run_workflow", body=RunWorkflowBody, answer=OneWorkflowRunShape, status=201)
+    def post(self, request: object, workflow_id: str) -> Response:
+        """Start a run; its inputs are checked first."""
+        workflow, body = self.workflow(workflow_id), self.read(RunWorkflowBody)
+        run = run_workflow(self.principal, workflow, body.get("inputs", {}))
+        return self.shown(run, OneWorkflowRunShape, status=201)
+
+
+class OneWorkflowRun(WorkflowResource):
+    """One run."""
+
+    rules = {"GET": READ_OR_RUN}
+    narrowed = ("GET",)
+
+    @operation("get_workflow_run", answer=OneWorkflowRunShape)
+    def get(self, request: object, run_id: str) -> Response:
+        """Show a run with its steps."""
+        return self.shown(self.run(run_id), OneWorkflowRunShape)
+
+
+class CancelWorkflowRun(WorkflowResource):
+    """The end of a run."""
+
+    rules = {"POST": Action.RUN_AGENTS}
+    narrowed = ("POST",)
+
+    @operation("cancel_workflow_run", answer=OneWorkflowRunShape)
+    def post(self, request: object, run_id: str) -> Response:
+        """Have a run cancelled, with what it began; one that rests stays as it is."""
+        cancel(self.principal, self.run(run_id).session)
+        return self.shown(self.run(run_id), OneWorkflowRunShape)

@@ -1,0 +1,264 @@
+"""Asking: questions of servers to the person who runs a session, and the answers to them.
+
+A question that came on a live connection is waited for there. Any other belongs to an exchange:
+the session rests without a worker until it is answered, or its time is over (which the server is
+told as `cancel`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+from django.urls import reverse
+from django.utils import timezone
+
+from agents.governance.elicitations import Asked, check_content, fields_of
+from agents.models import Exchange, Question, Session
+from agents.questions import behind
+from agents.sessions.nudges import wake
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.changes import Event, change
+from bonobot.lib.known_secrets import without_secrets
+from bonobot.lib.problems import Conflict, Forbidden, Invalid
+from bonobot.lib.untrusted import storable, visible
+from bonobot.notices.writing import Subject, notify
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+
+Said = Literal["accept", "decline", "cancel"]
+ANSWERS: tuple[Said, ...] = ("accept", "decline", "cancel")
+ANSWER = Event("elicitation")
+SYSTEM = Actor(kind="system", id="questions", label="questions")
+BRIEF = 200
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Who asks, and during which call; without an exchange the server waits on its connection."""
+
+    session_id: UUID
+    server_id: UUID
+    server_name: str
+    own_name: str = ""
+    call_id: UUID | None = None
+    exchange: Exchange | None = None
+    key: str = ""
+
+
+def page(question: Question) -> str:
+    """Return the path of the question's page in the admin."""
+    return reverse("admin:agents_question_change", args=[question.pk])
+
+
+def address(question: Question) -> str:
+    """Return the whole address of the question's page."""
+    return f"{settings.BONOBOT_URL}{page(question)}"
+
+
+def ask(origin: Origin, asked: Asked, expires_at: datetime) -> Question:
+    """Write the question down, once, and tell people of it."""
+    found = _asked_before(origin)
+    if found is not None:
+        return found
+    session = Session.objects.select_related("agent").get(pk=origin.session_id)
+    question = Question(
+        organization_id=session.organization_id,
+        agent=session.agent,
+        session=session,
+        exchange=origin.exchange,
+        round=origin.exchange.round if origin.exchange else 1,
+        key=origin.key,
+        call_id=origin.call_id,
+        server_id=origin.server_id,
+        server_name=origin.server_name,
+        own_name=origin.own_name[:2048],
+        mode=asked.mode,
+        message=storable(asked.message),
+        schema=storable(dict(asked.schema or {})),
+        url=storable(asked.url),
+        elicitation_id=storable(asked.elicitation_id),
+        flags=list(asked.flags),
+        **behind(session),
+        expires_at=expires_at,
+    )
+    with transaction.atomic():
+        question.save(force_insert=True)
+        _tell(question)
+    return question
+
+
+def answer(
+    principal: Principal, question: Question, said: str, content: Mapping[str, Any] | None = None
+) -> Question:
+    """Answer a question; the session goes on by itself.
+
+    Raises `Forbidden` (`not_yours`), `Conflict` (`already_answered`, `question_expired`) or
+    `Invalid` (what was entered doesn't fit, or holds a stored secret).
+    """
+    _may_answer(principal, question)
+    if said not in ANSWERS:
+        raise Invalid(
+            f"There is no answer {said!r}.",
+            field="action",
+            remedy=f"Use one of: {', '.join(ANSWERS)}.",
+        )
+    entered = _entered(question, content or {}) if said == "accept" else {}
+    with change(
+        event=ANSWER,
+        organization_id=question.organization_id,
+        actor=principal.actor,
+        action="question_answered",
+        resource_type="question",
+        resource_id=str(question.pk),
+        resource_name=visible(question.message, BRIEF),
+        details={"answer": said, "server": question.server_name, "fields": sorted(entered)},
+        governed=False,
+    ):
+        _decide(question, said, principal.label)
+        if entered:
+            question.content = entered
+            question.save(update_fields=["content"])
+        wake(question.session_id)
+    return question
+
+
+def may_answer(principal: Principal, question: Question) -> bool:
+    """Tell whether the principal is who is asked.
+
+    That is who started the session. Where no person did, it is whoever may run agents and approve
+    their calls: an owner.
+    """
+    asked = (question.requested_by_kind, question.requested_by_id)
+    if asked == (principal.kind, principal.id):
+        return True
+    return question.requested_by_kind != "user" and principal.may(Action.APPROVE_CALLS)
+
+
+def result_of(question: Question) -> dict[str, Any] | None:
+    """Return what the server gets; None while a person can still answer."""
+    if question.answerable(timezone.now()):
+        return None
+    if question.state == Question.State.ACCEPTED:
+        given = {"content": question.content.open()} if question.mode == "form" else {}
+        return {"action": "accept", **given}
+    return {"action": "decline" if question.state == Question.State.DECLINED else "cancel"}
+
+
+def completed(session_id: UUID, server_id: UUID, elicitation_id: str) -> int:
+    """Take note that what a person did on a web page is done there."""
+    found = Question.objects.filter(
+        session_id=session_id, server_id=server_id, elicitation_id=elicitation_id, completed_at=None
+    )
+    return int(found.update(completed_at=timezone.now()))
+
+
+def withdraw(session_id: UUID) -> int:
+    """Take back what servers asked in a session, because it ended; return how many."""
+    waiting = Question.objects.filter(session_id=session_id, state=Question.State.WAITING)
+    return int(waiting.update(state=Question.State.WITHDRAWN, answered_at=timezone.now()))
+
+
+def take_back(question_id: UUID) -> None:
+    """Take one question back: the server doesn't wait for it any more."""
+    waiting = Question.objects.filter(pk=question_id, state=Question.State.WAITING)
+    waiting.update(state=Question.State.WITHDRAWN, answered_at=timezone.now())
+
+
+def forget(question_id: UUID) -> None:
+    """Drop what was entered: the server has it."""
+    question = Question.objects.get(pk=question_id)
+    question.content = {}
+    question.save(update_fields=["content"])
+
+
+def expire_overdue() -> int:
+    """Close questions that nobody answered in time; their sessions go on."""
+    overdue = list(Question.objects.overdue()[:500])
+    for question in overdue:
+        with change(
+            event=ANSWER,
+            organization_id=question.organization_id,
+            actor=SYSTEM,
+            action="question_expired",
+            resource_type="question",
+            resource_id=str(question.pk),
+            resource_name=visible(question.message, BRIEF),
+            details={"server": question.server_name},
+            governed=False,
+        ):
+            Question.objects.filter(pk=question.pk, state=Question.State.WAITING).update(
+                state=Question.State.EXPIRED, answered_at=timezone.now()
+            )
+            wake(question.session_id)
+    return len(overdue)
+
+
+def _asked_before(origin: Origin) -> Question | None:
+    if origin.exchange is None:
+        return None
+    same = Question.objects.filter(
+        exchange=origin.exchange, round=origin.exchange.round, key=origin.key
+    )
+    return same.first()
+
+
+def _may_answer(principal: Principal, question: Question) -> None:
+    principal.require(Action.RUN_AGENTS)
+    if not may_answer(principal, question):
+        raise Forbidden(
+            "The server asks somebody else.",
+            code="not_yours",
+            rule="question:asked_of",
+            remedy=f"{question.requested_by} started the session and is asked.",
+        )
+
+
+def _entered(question: Question, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what goes to the server; raises `Invalid`."""
+    if question.mode == Question.Mode.URL:
+        if content:
+            raise Invalid("There is nothing to enter here.", field="content")
+        return {}
+    entered = check_content(tuple(fields_of(question.schema)), content)
+    for name, value in entered.items():
+        text = " ".join(value) if isinstance(value, list) else str(value)
+        if without_secrets(text, question.organization_id) != text:
+            raise Invalid(
+                f"`{name}` holds a secret that is stored here.",
+                code="secret_in_answer",
+                field=f"content.{name}",
+                remedy="Servers must not ask for secrets by a form: decline.",
+            )
+    return entered
+
+
+def _decide(question: Question, said: str, by: str) -> None:
+    now = timezone.now()
+    # The condition makes two answers at once exclude each other.
+    mine = Question.objects.filter(
+        pk=question.pk, state=Question.State.WAITING, expires_at__gt=now
+    ).update(state=said, answered_at=now, answered_by=by, updated_at=now)
+    question.refresh_from_db()
+    if mine:
+        return
+    if question.state in (Question.State.WAITING, Question.State.EXPIRED):
+        raise Conflict("This question has expired.", code="question_expired")
+    raise Conflict(
+        f"This question was answered already: {question.state}.", code="already_answered"
+    )
+
+
+def _tell(question: Question) -> None:
+    notify(
+        question.organization_id,
+        "question_waiting",
+        Subject("question", str(question.pk), question.server_name, page(question)),
+        f"The server {question.server_name} asks {question.requested_by} something in a session of "
+        f"{question.agent.name}. Without an answer until "
+        f"{question.expires_at:%Y-%m-%d %H:%M} UTC it is told that nobody answers.",
+        topic=f"question:{question.pk}",
+    )

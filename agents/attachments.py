@@ -1,0 +1,141 @@
+"""Attachments: images and text files that people send with a message, kept beside the steps.
+
+What a file is, its bytes say: an image that models take, or text in UTF-8. A model gets a text
+between two lines with a mark that nothing in it can know; an image, where it sees any.
+"""
+
+import base64
+import binascii
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+from uuid import UUID
+
+from agents.llm.port import Message, Picture
+from agents.models import Blob
+from agents.pictures import LARGEST, keep, keep_bytes, kind_of, shown_to
+from bonobot.lib.known_secrets import without_secrets
+from bonobot.lib.problems import Invalid
+from bonobot.lib.untrusted import visible
+
+FIELD = "attachments"
+MOST = 8
+LARGEST_TEXT = 256 * 1024  # bytes
+LARGEST_TOGETHER = 8 * 1024 * 1024  # bytes, of one message
+NAME_LENGTH = 120
+TEXT = "text/plain"
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """A file as it was sent; what it is called says nothing of what it is."""
+
+    name: str
+    data: bytes = field(repr=False)
+
+
+def attached(organization_id: UUID, given: Sequence[Attachment]) -> dict[str, Any]:
+    """Keep files and return how a message names them: `images` and `files`.
+
+    Stored secrets of the organization are masked in texts. Raises `Invalid` (field `attachments`)
+    before anything is kept.
+    """
+    if len(given) > MOST or sum(len(one.data) for one in given) > LARGEST_TOGETHER:
+        raise _refused(
+            f"{len(given)} files with {sum(len(one.data) for one in given):,} bytes are too much.",
+            f"Send {MOST} files with {LARGEST_TOGETHER:,} bytes together at most.",
+        )
+    read = [(_named(one), one.data, _kind(one)) for one in given]
+    images = [(name, Picture(kind, data)) for name, data, kind in read if kind != TEXT]
+    kept = keep(organization_id, [picture for _, picture in images])
+    found = {
+        "images": [said | {"name": name} for (name, _), said in zip(images, kept, strict=True)],
+        "files": [_text(organization_id, name, data) for name, data, kind in read if kind == TEXT],
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def from_base64(given: Sequence[Mapping[str, str]]) -> list[Attachment]:
+    """Return files as JSON carries them (`name`, `content` in base64); raises `Invalid`."""
+    return [Attachment(one["name"], _decoded(one)) for one in given]
+
+
+def told_to_model(
+    organization_id: UUID, messages: Sequence[Message], *, sees: bool
+) -> list[Message]:
+    """Return the conversation with what its messages name: texts, and images if they are seen."""
+    return shown_to(organization_id, spelled_out(organization_id, messages), sees=sees)
+
+
+def spelled_out(organization_id: UUID, messages: Sequence[Message]) -> list[Message]:
+    """Return the conversation with the texts of its files, each where it was attached."""
+    wanted = {one["sha256"] for message in messages for one in message.get("files", ())}
+    rows = Blob.objects.for_organization(organization_id).filter(sha256__in=wanted)
+    texts = {row.sha256: bytes(row.data).decode() for row in rows} if wanted else {}
+    return [_spelled_out(message, texts) for message in messages]
+
+
+def _spelled_out(message: Message, texts: Mapping[str, str]) -> Message:
+    if message["role"] != "user" or not (message.get("files") or message.get("images")):
+        return message
+    images = [f"[attached image {one.get('name', '')}]" for one in message.get("images", ())]
+    files = [
+        f"[attached file {one['mark']} {one['name']}]\n{texts.get(one['sha256'], '')}\n"
+        f"[end of file {one['mark']}]"
+        for one in message.get("files", ())
+    ]
+    plain = {name: value for name, value in message.items() if name != "files"}
+    return plain | {
+        "text": "\n\n".join(part for part in (message["text"], *images, *files) if part)
+    }
+
+
+def _text(organization_id: UUID, name: str, data: bytes) -> dict[str, Any]:
+    text = without_secrets(data.decode(), organization_id).encode()
+    return keep_bytes(organization_id, TEXT, text) | {"name": name, "mark": secrets.token_hex(8)}
+
+
+def _kind(one: Attachment) -> str:
+    """Return the type by the bytes; raises `Invalid` for what no model takes."""
+    if kind := kind_of(one.data):
+        if len(one.data) > LARGEST:
+            raise _refused(
+                f"The image {_named(one)!r} has {len(one.data):,} bytes.",
+                f"Send images of {LARGEST:,} bytes at most.",
+            )
+        return kind
+    if len(one.data) > LARGEST_TEXT:
+        raise _refused(
+            f"The file {_named(one)!r} has {len(one.data):,} bytes.",
+            f"Send text files of {LARGEST_TEXT:,} bytes at most, or images.",
+        )
+    try:
+        text = one.data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise _refused(
+            f"The file {_named(one)!r} is neither text in UTF-8 nor an image.",
+            "Send texts, and images as PNG, JPEG, GIF or WebP.",
+        )
+    return TEXT
+
+
+def _named(one: Attachment) -> str:
+    name = visible(PurePath(one.name.replace("\\", "/")).name, NAME_LENGTH)
+    return name.replace("[", "(").replace("]", ")").replace("\n", " ") or "file"
+
+
+def _decoded(one: Mapping[str, str]) -> bytes:
+    try:
+        return base64.b64decode(one["content"], validate=True)
+    except (binascii.Error, ValueError):
+        raise _refused(
+            f"The file {one['name'][:NAME_LENGTH]!r} is not in base64.", "Encode its bytes so."
+        ) from None
+
+
+def _refused(detail: str, remedy: str) -> Invalid:
+    return Invalid(detail, field=FIELD, remedy=remedy)

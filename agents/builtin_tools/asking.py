@@ -1,0 +1,77 @@
+"""`ask_…`: another agent's answer, for agents that were given it (DESIGN section 5).
+
+The other agent works in a session of its own, under its own policy, and the root of the tree pays.
+"""
+
+import hashlib
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from agents.builtin_tools.tool import BuiltinTool, Context, Hints
+from agents.sessions import children
+from bonobot.lib.problems import Conflict
+from bonobot.lib.runtime import runtime
+from mcp_servers.labels import Label
+
+LONGEST_NAME = 64
+
+
+def tool_name(prefix: str, slug: str) -> str:
+    """Return the name of the tool that means one row by its slug; a long one keeps its digest."""
+    name = f"{prefix}_{slug}"
+    if len(name) <= LONGEST_NAME:
+        return name
+    return f"{name[: LONGEST_NAME - 9]}_{hashlib.sha256(slug.encode()).hexdigest()[:8]}"
+
+
+def asking(agent_id: UUID, slug: str, name: str, description: str) -> BuiltinTool:
+    """Return the tool that asks an agent."""
+    about = f" {description}" if description else ""
+    return BuiltinTool(
+        name=tool_name("ask", slug),
+        description=f"Ask the agent {name} and wait for its answer.{about}",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "message": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "What it is to do; it knows nothing else of this conversation.",
+                }
+            },
+            "required": ["message"],
+            "additionalProperties": False,
+        },
+        run=partial(_ask, agent_id),
+        # A call that is made again joins the session that the first one began.
+        labels=(Label.REPEATABLE,),
+        hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=True),
+    )
+
+
+async def _ask(agent_id: UUID, context: Context, arguments: dict[str, Any]) -> str:
+    text = arguments["message"]
+    begin = children.with_message(context.principal, text)
+    child_id = await runtime().orm(
+        children.begin,
+        context.principal,
+        parent_of(context),
+        context.call_id,
+        agent_id,
+        text,
+        begin,
+    )
+    await children.ended(child_id)
+    return await runtime().orm(children.answer_of, child_id)
+
+
+def parent_of(context: Context) -> UUID:
+    """Return the session that a call was made in; raises `Conflict` (code `no_session`)."""
+    if context.session_id is None:
+        raise Conflict(
+            "Agents are asked by a session.",
+            code="no_session",
+            remedy="Start a session of that agent instead.",
+        )
+    return context.session_id

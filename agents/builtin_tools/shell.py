@@ -1,0 +1,106 @@
+"""The kit `shell`: commands in the sandbox, in the workspace (FEATURES E3)."""
+
+from typing import Any
+
+from agents.builtin_tools.commands import Finished, run
+from agents.builtin_tools.filesystem import FOLDER_PATH, within, workspace
+from agents.builtin_tools.sandbox import Box
+from agents.builtin_tools.tool import BuiltinTool, Context, Hints
+from agents.builtin_tools.workspaces import QuotaExceeded, Workspace, beside
+from agents.governance.kits import KITS, Options
+from bonobot.lib.problems import Problem
+from mcp_servers.connections.limits import Limits
+
+LONGEST = 32_768
+OPEN_FILES = 1024
+SHOWN_OF_STOPPED = 8_000  # characters, the last ones
+SHELL = "/bin/sh"
+
+
+class ShellStopped(Problem):
+    """The command didn't end by itself; the text is what it wrote until then."""
+
+    code = "shell_timeout"
+    status = 504
+    title = "The command was stopped"
+
+
+async def _run(context: Context, arguments: dict[str, Any]) -> dict[str, Any]:
+    options = context.toolbox.kits.get("shell", KITS["shell"].usual)
+    place, at = workspace(context), within(arguments.get("path", "."))
+    await beside(_prepare, place, at)
+    seconds = float(min(arguments.get("time_s", options["time_s"]), options["time_s"]))
+    if context.timeout_s is not None:
+        seconds = min(seconds, context.timeout_s)
+    box = Box(root=place.root, at=at, network=options["network"], limits=_limits(place, options))
+    found = await run(place, box, (SHELL, "-c", arguments["command"]), seconds=seconds)
+    if found.ended:
+        raise _stopped(found, seconds)
+    text = f"{found.out}\n[exit status {found.status}]".lstrip()
+    return {
+        "content": [{"type": "text", "text": text}],
+        "structuredContent": {"exit_status": found.status},
+    }
+
+
+def _prepare(place: Workspace, at: str) -> None:
+    """Make the agent's own folder where it isn't there, and look that the path is a folder."""
+    with place.open() as folder:
+        place.require_room(folder, 1)
+        with folder.folder(at):
+            pass
+
+
+def _limits(place: Workspace, options: Options) -> Limits:
+    return Limits(
+        memory_mib=options["memory_mib"],
+        processes=options["processes"],
+        open_files=OPEN_FILES,
+        cpu_s=options["time_s"],
+        file_mib=0 if place.attached else max(1, place.most_bytes // (1024 * 1024)),
+    )
+
+
+def _stopped(found: Finished, seconds: float) -> Problem:
+    said = found.out[-SHOWN_OF_STOPPED:]
+    if found.ended == "quota":
+        return QuotaExceeded(
+            f"The command was stopped: it filled the workspace beyond its quota.\n{said}",
+            remedy="Delete what isn't needed any more, or ask for a larger workspace.",
+        )
+    if found.ended == "output":
+        return ShellStopped(
+            f"The command was stopped: it wrote more than anybody will read.\n{said}",
+            code="shell_output",
+            remedy="Write to a file, or show less of it.",
+        )
+    return ShellStopped(
+        f"The command was stopped: it was not done after {seconds:.0f} s.\n{said}",
+        remedy="Do less at a time, or have an administrator give the shell more time.",
+    )
+
+
+TOOLS = (
+    BuiltinTool(
+        name="run_shell",
+        description="Run a command with /bin/sh in a sandbox whose only files are the system's "
+        "programs and the workspace, at /workspace. Output and errors come together, with the "
+        "exit status. Nothing that it starts outlives it.",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "command": {"type": "string", "minLength": 1, "maxLength": LONGEST},
+                "path": FOLDER_PATH | {"description": "Where to run it; left out: /workspace."},
+                "time_s": {"type": "integer", "minimum": 1, "maximum": 600},
+            },
+            "required": ["command"],
+            "additionalProperties": False,
+        },
+        run=_run,
+        kit="shell",
+        reads=True,
+        writes=True,
+        online="network",
+        hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=True),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Evaluation: sessions recorded, and told again to an agent as it would be."""

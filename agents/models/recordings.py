@@ -1,0 +1,99 @@
+"""Recording and Replay: what a session was, kept to try changes of its agent on it."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from agents.models.sessions import Runner
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.scoped import OrganizationModel, ScopedQuerySet
+
+
+class RecordingQuerySet(ScopedQuerySet):
+    """Recordings as callers may see them."""
+
+    def visible_to(self, principal: Principal) -> "RecordingQuerySet":
+        """Keep those that a principal may see; a token for some agents sees theirs."""
+        mine = self.for_organization(principal.organization_id)
+        return mine.filter(agent__in=principal.agent_ids) if principal.agent_ids else mine
+
+
+class Recording(OrganizationModel):
+    """A session written down once: it outlives the session, and nothing changes it.
+
+    `conversation` is `evaluation.conversations.Conversation` as JSON, secrets masked.
+    """
+
+    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="recordings")
+    session_id = models.UUIDField(_("session"))
+    title = models.CharField(_("title"), max_length=255)
+    conversation = models.JSONField()
+    size = models.PositiveIntegerField(_("size (bytes)"))
+    turns = models.PositiveIntegerField(_("turns"))
+    calls = models.PositiveIntegerField(_("calls"))
+    tokens = models.PositiveBigIntegerField(_("tokens"))
+    cost_microusd = models.PositiveBigIntegerField(_("cost (micro-dollars)"))
+    made_by = models.CharField(_("recorded by"), max_length=255)
+
+    objects: ClassVar = RecordingQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-created_at",)
+        verbose_name = _("recording")
+        verbose_name_plural = _("recordings")
+        constraints = (
+            models.UniqueConstraint(fields=["agent", "session_id"], name="recording_once"),
+        )
+
+    def __str__(self) -> str:
+        return self.title or str(self.session_id)
+
+
+class Replay(OrganizationModel):
+    """A recording told again to the agent as it would be; what differs is in `differences`.
+
+    `changed` says what is otherwise than now, `rules` its policy as decisions take it. A runner
+    holds it as it holds sessions; one whose runner is gone is begun anew under the next fence.
+    """
+
+    class Status(models.TextChoices):
+        """Where the replay stands."""
+
+        QUEUED = "queued", _("queued")
+        RUNNING = "running", _("running")
+        DONE = "done", _("done")
+        FAILED = "failed", _("failed")
+
+    recording = models.ForeignKey(Recording, on_delete=models.CASCADE, related_name="replays")
+    status = models.CharField(
+        _("status"), max_length=10, choices=Status, default=Status.QUEUED, db_index=True
+    )
+    changed = models.JSONField(default=dict)
+    rules = models.JSONField(null=True)
+    endpoint = models.ForeignKey(
+        "agents.ModelEndpoint", on_delete=models.SET_NULL, null=True, related_name="+"
+    )
+    conversation = models.JSONField(null=True)
+    differences = models.JSONField(default=list)
+    differs = models.BooleanField(_("differs"), null=True)
+    tokens = models.PositiveBigIntegerField(_("tokens"), default=0)
+    cost_microusd = models.PositiveBigIntegerField(_("cost (micro-dollars)"), default=0)
+    error_code = models.CharField(_("error code"), max_length=64, blank=True, default="")
+    error_detail = models.TextField(_("error"), blank=True, default="")
+    started_by_kind = models.CharField(max_length=10)
+    started_by_id = models.CharField(max_length=255)
+    started_by = models.CharField(_("started by"), max_length=255)
+    runner = models.ForeignKey(Runner, on_delete=models.SET_NULL, null=True, related_name="+")
+    fence = models.PositiveIntegerField(default=0)
+    finished_at = models.DateTimeField(_("finished"), null=True)
+
+    objects: ClassVar = ScopedQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-created_at",)
+        verbose_name = _("replay of a recording")
+        verbose_name_plural = _("replays of recordings")
+
+    def __str__(self) -> str:
+        return f"{self.recording_id} {self.created_at:%Y-%m-%d %H:%M}"

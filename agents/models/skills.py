@@ -1,0 +1,132 @@
+"""Skill, SkillVersion and Given: named instructions, and who has them (FEATURES D6, E5)."""
+
+from typing import Any, ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet, OrganizationModel
+
+LONGEST_SKILL = 32_000
+
+
+class SkillQuerySet(GovernedQuerySet):
+    """Skills as callers may use them."""
+
+    def usable_by(self, principal: Principal) -> "SkillQuerySet":
+        """Keep those that a principal may use: all for readers, else those of their agents."""
+        mine = self.for_organization(principal.organization_id).filter(enabled=True)
+        if principal.agent_ids:
+            return mine.filter(given__agent__in=principal.agent_ids).distinct()
+        if principal.may(Action.VIEW):
+            return mine
+        if principal.kind != "user":
+            return mine.none()
+        return mine.filter(given__agent__members=principal.id).distinct()
+
+    def visible_to(self, principal: Principal) -> "SkillQuerySet":
+        """Keep those that a principal may read: for readers, those switched off too."""
+        if not principal.agent_ids and principal.may(Action.VIEW):
+            return self.for_organization(principal.organization_id)
+        return self.usable_by(principal)
+
+
+class Skill(GovernedModel):
+    """Instructions under a name, with declared arguments that are filled in where they are used.
+
+    `text` holds the arguments as `${name}`. `arguments` are JSON: `name`, `description`,
+    `required`, `default`, `choices`. `version` counts its changes, `digest` is over all that it
+    says.
+    """
+
+    name = models.SlugField(_("name"), max_length=64)
+    title = models.CharField(_("title"), max_length=255, blank=True, default="")
+    description = models.CharField(_("description"), max_length=500, blank=True, default="")
+    text = models.TextField(_("instructions"), max_length=LONGEST_SKILL)
+    arguments = models.JSONField(_("arguments"), default=list, blank=True)
+    enabled = models.BooleanField(_("enabled"), default=True)
+    version = models.PositiveIntegerField(_("version"), default=1)
+    digest = models.CharField(max_length=64)
+
+    objects: ClassVar = SkillQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("name",)
+        verbose_name = _("skill")
+        verbose_name_plural = _("skills")
+        constraints = (models.UniqueConstraint(fields=["organization", "name"], name="skill_name"),)
+
+    def __str__(self) -> str:
+        return self.title or self.name
+
+    def payload(self) -> dict[str, Any]:
+        """Return all that it says, as it is digested and kept."""
+        names = ("name", "title", "description", "text", "arguments")
+        return {name: getattr(self, name) for name in names}
+
+
+class SkillVersion(OrganizationModel):
+    """What a skill said in one of its versions."""
+
+    skill = models.ForeignKey(Skill, on_delete=models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    digest = models.CharField(max_length=64)
+    payload = models.JSONField()
+    made_by = models.CharField(max_length=255)
+
+    class Meta:
+        ordering = ("-number",)
+        verbose_name = _("version of a skill")
+        verbose_name_plural = _("versions of skills")
+        constraints = (
+            models.UniqueConstraint(fields=["skill", "number"], name="skill_version_once"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.skill_id} {self.number}"
+
+
+class Given(GovernedModel):
+    """Something that an agent has: a skill, an agent that it may ask, or a workflow as a tool."""
+
+    agent = models.ForeignKey("agents.Agent", on_delete=models.CASCADE, related_name="given")
+    skill = models.ForeignKey(Skill, on_delete=models.CASCADE, null=True, related_name="given")
+    callee = models.ForeignKey(
+        "agents.Agent", on_delete=models.CASCADE, null=True, related_name="given_to"
+    )
+    workflow = models.ForeignKey(
+        "agents.Workflow", on_delete=models.CASCADE, null=True, related_name="given"
+    )
+
+    class Meta:
+        verbose_name = _("given to an agent")
+        verbose_name_plural = _("given to agents")
+        constraints = (
+            models.UniqueConstraint(
+                fields=["agent", "skill"],
+                condition=Q(skill__isnull=False),
+                name="skill_given_once",
+            ),
+            models.UniqueConstraint(
+                fields=["agent", "callee"],
+                condition=Q(callee__isnull=False),
+                name="callee_given_once",
+            ),
+            models.UniqueConstraint(
+                fields=["agent", "workflow"],
+                condition=Q(workflow__isnull=False),
+                name="workflow_given_once",
+            ),
+            models.CheckConstraint(
+                condition=Q(skill__isnull=False, callee__isnull=True, workflow__isnull=True)
+                | Q(skill__isnull=True, callee__isnull=False, workflow__isnull=True)
+                | Q(skill__isnull=True, callee__isnull=True, workflow__isnull=False),
+                name="given_one_thing",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.skill_id or self.callee_id or self.workflow_id} → {self.agent_id}"

@@ -1,0 +1,203 @@
+"""Workflow, WorkflowVersion, Trigger and WorkflowRun: what is done, in which order, and when."""
+
+from typing import ClassVar
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from agents.models.sessions import Session
+from bonobot.lib.sealed import SealedTextField
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.scoped import (
+    GovernedModel,
+    GovernedQuerySet,
+    OrganizationModel,
+    ScopedQuerySet,
+)
+
+LONGEST_SOURCE = 64 * 1024
+
+
+class WorkflowQuerySet(GovernedQuerySet):
+    """Workflows as callers may see them."""
+
+    def visible_to(self, principal: Principal) -> "WorkflowQuerySet":
+        """Keep those that a principal may see: all for readers, else those of their agents."""
+        mine = self.for_organization(principal.organization_id)
+        if principal.agent_ids:
+            return mine.filter(agent__in=principal.agent_ids)
+        if principal.may(Action.VIEW):
+            return mine
+        return mine.filter(agent__members=principal.id) if principal.kind == "user" else mine.none()
+
+
+class Workflow(GovernedModel):
+    """A declared sequence of calls of an agent's tools, with inputs, conditions and outputs.
+
+    `source` is what was written, `definition` what it says as plain values, `digest` is over those.
+    As a tool of other agents it is there as it was approved: `approved_digest`.
+    """
+
+    name = models.SlugField(_("name"), max_length=64)
+    description = models.CharField(_("description"), max_length=500, blank=True, default="")
+    agent = models.ForeignKey(
+        "agents.Agent",
+        on_delete=models.CASCADE,
+        related_name="workflows",
+        verbose_name=_("runs as"),
+    )
+    source = models.TextField(_("definition"), max_length=LONGEST_SOURCE)
+    definition = models.JSONField(default=dict)
+    enabled = models.BooleanField(_("enabled"), default=True)
+    version = models.PositiveIntegerField(_("version"), default=1)
+    digest = models.CharField(max_length=64)
+    approved_digest = models.CharField(max_length=64, blank=True, default="")
+
+    objects: ClassVar = WorkflowQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("name",)
+        verbose_name = _("workflow")
+        verbose_name_plural = _("workflows")
+        constraints = (
+            models.UniqueConstraint(fields=["organization", "name"], name="workflow_name"),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def state(self) -> str:
+        """How it stands as a tool, in the words of definitions."""
+        if self.approved_digest == self.digest:
+            return "approved"
+        return "changed" if self.approved_digest else "pending"
+
+
+class WorkflowVersion(OrganizationModel):
+    """What a workflow said in one of its versions."""
+
+    workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    digest = models.CharField(max_length=64)
+    source = models.TextField()
+    made_by = models.CharField(max_length=255)
+
+    class Meta:
+        ordering = ("-number",)
+        verbose_name = _("version of a workflow")
+        verbose_name_plural = _("versions of workflows")
+        constraints = (
+            models.UniqueConstraint(fields=["workflow", "number"], name="workflow_version_once"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.workflow_id} {self.number}"
+
+
+class Trigger(OrganizationModel):
+    """What starts a workflow by itself: a schedule, or a webhook with a secret.
+
+    `inputs` are those of each run; of a webhook with references to what was sent
+    (`${/body/alerts/0/labels/alertname}`), and empty where what was sent are the inputs. A schedule
+    has a period in seconds or a cron expression in a time zone; `next_at` is when it is due.
+    """
+
+    class Kind(models.TextChoices):
+        """When it starts a run."""
+
+        SCHEDULE = "schedule", _("schedule")
+        WEBHOOK = "webhook", _("webhook")
+
+    workflow = models.ForeignKey(Workflow, on_delete=models.CASCADE, related_name="triggers")
+    name = models.SlugField(_("name"), max_length=64)
+    kind = models.CharField(_("kind"), max_length=10, choices=Kind)
+    enabled = models.BooleanField(_("enabled"), default=True)
+    inputs = models.JSONField(_("inputs"), default=dict, blank=True)
+    every_s = models.PositiveIntegerField(_("every (seconds)"), null=True, blank=True)
+    cron = models.CharField(_("cron expression"), max_length=100, blank=True, default="")
+    time_zone = models.CharField(_("time zone"), max_length=64, default="UTC")
+    next_at = models.DateTimeField(_("next run"), null=True)
+    secret = SealedTextField(blank=True, default="")
+    per_minute = models.PositiveIntegerField(_("runs a minute"), default=10)
+    last_at = models.DateTimeField(_("last run"), null=True)
+    # Why the last one didn't begin; blank where it did.
+    last_code = models.CharField(max_length=64, blank=True, default="")
+
+    class Meta:
+        ordering = ("name",)
+        verbose_name = _("trigger")
+        verbose_name_plural = _("triggers")
+        constraints = (
+            models.UniqueConstraint(fields=["workflow", "name"], name="trigger_name"),
+            models.CheckConstraint(
+                condition=Q(kind="webhook", every_s=None, cron="")
+                | Q(kind="schedule", every_s=None) & ~Q(cron="")
+                | Q(kind="schedule", every_s__isnull=False, cron=""),
+                name="trigger_has_one_time",
+            ),
+        )
+        indexes = (models.Index(fields=["enabled", "next_at"], name="trigger_due"),)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def label(self) -> str:
+        """How sessions and the audit name it."""
+        return f"{self.kind} {self.name}"
+
+
+class WorkflowRunQuerySet(ScopedQuerySet):
+    """Runs as callers may see them."""
+
+    def visible_to(self, principal: Principal) -> "WorkflowRunQuerySet":
+        """Keep those whose session a principal may read."""
+        return self.filter(session__in=Session.objects.visible_to(principal))
+
+
+class WorkflowRun(OrganizationModel):
+    """One run: a session that follows the definition as it was when the run began."""
+
+    class Via(models.TextChoices):
+        """What started it."""
+
+        PERSON = "person", _("a person or program")
+        SCHEDULE = "schedule", _("a schedule")
+        WEBHOOK = "webhook", _("a webhook")
+        AGENT = "agent", _("an agent")
+
+    session = models.OneToOneField(Session, on_delete=models.CASCADE, related_name="workflow_run")
+    workflow = models.ForeignKey(
+        Workflow, on_delete=models.SET_NULL, null=True, related_name="runs"
+    )
+    name = models.CharField(_("workflow"), max_length=64)
+    version = models.PositiveIntegerField(_("version"))
+    definition = models.JSONField()
+    inputs = models.JSONField(_("inputs"), default=dict)
+    outputs = models.JSONField(_("outputs"), null=True)
+    via = models.CharField(_("started by"), max_length=10, choices=Via, default=Via.PERSON)
+    trigger = models.ForeignKey(Trigger, on_delete=models.SET_NULL, null=True, related_name="runs")
+    # What the sender of a webhook calls this delivery; sent again, it starts nothing.
+    delivery = models.CharField(max_length=255, blank=True, default="")
+
+    objects: ClassVar = WorkflowRunQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-created_at",)
+        verbose_name = _("run of a workflow")
+        verbose_name_plural = _("runs of workflows")
+        constraints = (
+            models.UniqueConstraint(
+                fields=["trigger", "delivery"], condition=~Q(delivery=""), name="delivery_once"
+            ),
+        )
+        indexes = (
+            models.Index(fields=["workflow", "-created_at"], name="run_by_workflow"),
+            models.Index(fields=["trigger", "-created_at"], name="run_by_trigger"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.created_at:%Y-%m-%d %H:%M}"

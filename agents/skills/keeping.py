@@ -1,0 +1,141 @@
+"""Make, change, give and remove skills: the one way for every surface, audited and versioned."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agents.models import Agent, Session, Skill, SkillVersion
+from agents.models.agents import named as by_id_or_slug
+from agents.models.skills import LONGEST_SKILL
+from agents.named import agents_named, give, recorded, store
+from agents.sessions.requests import require_run, start
+from agents.skills.rendering import check_text, read_arguments, render, text_of
+from bonobot.lib.problems import Conflict, Forbidden, Invalid
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+from mcp_servers.digests import digest
+
+_NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
+_LONGEST = {"title": 255, "description": 500, "text": LONGEST_SKILL}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkillSpec:
+    """What a person says of a skill; what is None stays as it is (or at its default).
+
+    `agents` are the slugs of those that have it.
+    """
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    text: str | None = None
+    arguments: Sequence[Mapping[str, Any]] | None = None
+    enabled: bool | None = None
+    agents: Sequence[str] | None = None
+
+
+def named(principal: Principal, name: str) -> Skill:
+    """Return the skill with this id or name that a principal may see; raises `NotFound`."""
+    lookup = by_id_or_slug(name)
+    lookup = {"name": lookup["slug"]} if "slug" in lookup else lookup
+    found: Skill = Skill.objects.visible_to(principal).get_or_404(
+        principal.organization_id, **lookup
+    )
+    return found
+
+
+def save_skill(principal: Principal, spec: SkillSpec, skill: Skill | None = None) -> Skill:
+    """Make or change a skill; raises `Invalid` naming the field, `Conflict` (`name_taken`).
+
+    A change of what it says is a new version; the earlier ones are kept.
+    """
+    principal.require(Action.MANAGE_WORKFLOWS)
+    old = skill
+    skill = (
+        Skill.objects.get(pk=old.pk) if old else Skill(organization_id=principal.organization_id)
+    )
+    changed = _put(skill, spec)
+    agents = None if spec.agents is None else agents_named(principal, spec.agents, "agents")
+    said = digest(skill.payload())
+    is_new = old is None or said != skill.digest
+    if is_new:
+        skill.version, skill.digest = (skill.version + 1 if old else 1), said
+    details = {"changed": changed, "version": skill.version, "digest": skill.digest}
+    with recorded(principal, skill, "skill_changed" if old else "skill_added", details):
+        store(skill)
+        if is_new:
+            SkillVersion.objects.create(
+                organization_id=skill.organization_id,
+                skill=skill,
+                number=skill.version,
+                digest=skill.digest,
+                payload=skill.payload(),
+                made_by=principal.label,
+            )
+        if agents is not None:
+            details["agents"] = give(skill, agents)
+    return skill
+
+
+def remove_skill(principal: Principal, skill: Skill) -> None:
+    """Remove a skill with its versions; the audit keeps that it was there."""
+    principal.require(Action.MANAGE_WORKFLOWS)
+    with recorded(principal, skill, "skill_removed", {"digest": skill.digest}):
+        skill.delete()
+
+
+def run_skill(
+    principal: Principal, skill: Skill, agent: Agent, arguments: Mapping[str, str]
+) -> Session:
+    """Start a session of an agent with a skill as its first message.
+
+    Raises `Invalid` naming the argument, `Forbidden`, and as `sessions.requests.start`.
+    """
+    require_run(principal, agent)
+    if not skill.given.filter(agent=agent).exists():
+        raise Forbidden(
+            f"The agent `{agent.slug}` does not have the skill `{skill.name}`.",
+            code="skill_not_given",
+            rule="skill:given",
+            remedy="Give it the skill first, or choose an agent that has it.",
+        )
+    if not skill.enabled:
+        raise Conflict(
+            f"The skill `{skill.name}` is switched off.",
+            code="skill_disabled",
+            remedy="An operator or owner can switch it on.",
+        )
+    return start(principal, agent, render(text_of(skill), arguments))
+
+
+def _put(skill: Skill, spec: SkillSpec) -> list[str]:
+    """Set what the specification says; return the fields that changed. Raises `Invalid`."""
+    if not _NAME.fullmatch(spec.name):
+        raise Invalid(
+            f"{spec.name[:100]!r} is no name for a skill.",
+            field="name",
+            remedy="Use letters, digits, `-` and `_`; at most 64.",
+        )
+    said: dict[str, Any] = {
+        name: getattr(spec, name)
+        for name in ("name", "title", "description", "text", "enabled")
+        if getattr(spec, name) is not None
+    }
+    for name, longest in _LONGEST.items():
+        if len(said.get(name, "")) > longest:
+            raise Invalid(
+                f"It has {len(said[name])} characters.",
+                field=name,
+                remedy=f"At most {longest} are kept.",
+            )
+    if spec.arguments is not None:
+        said["arguments"] = [one.as_dict() for one in read_arguments(spec.arguments)]
+    changed = [name for name, value in said.items() if getattr(skill, name) != value]
+    for name in changed:
+        setattr(skill, name, said[name])
+    if not skill.text.strip():
+        raise Invalid("The skill says nothing.", field="text", remedy="Write what is to be done.")
+    check_text(skill.text, read_arguments(skill.arguments))
+    return changed

@@ -1,0 +1,219 @@
+"""Webhooks: what somebody outside sends becomes a run (FEATURES C1), once for each delivery.
+
+Whoever has the trigger's secret may send, by bearer or by a signature of the body. Each delivery is
+admitted by the ledger: written to the audit, held to the trigger's rate, and its text labelled as
+untrusted for all that the run calls.
+"""
+
+import hmac
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID
+
+from django.db import IntegrityError
+from django.utils import timezone
+
+from agents.governance.flows import flow_key
+from agents.governance.limits import charge
+from agents.models import Trigger, WorkflowRun
+from agents.workflows.references import filled
+from agents.workflows.starting import Origin, begin, require_startable
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.entries import Admission, Flow, Opening, Settlement
+from bonobot.ledger.refusals import Refusal
+from bonobot.ledger.writer import writer
+from bonobot.lib.problems import Conflict, InternalError, Invalid, Problem
+from bonobot.lib.signatures import is_signed
+from mcp_servers.labels import Label, bits
+
+LABELS = (Label.UNTRUSTED_CONTENT,)
+# Compared with where there is no trigger, so that its absence takes as long to tell.
+_NOBODYS = "whs_" + "0" * 43
+
+
+class BadSecret(Problem):
+    """No webhook has this id and takes this secret: one answer for whatever isn't right."""
+
+    code = "bad_secret"
+    status = 401
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """How a delivery shows that its sender has the secret: itself, or a signature of the body."""
+
+    bearer: str = ""
+    timestamp: str = ""
+    signature: str = ""
+
+    def holds(self, secret: str, body: bytes) -> bool:
+        """Tell whether the sender has this secret."""
+        if self.signature:
+            return is_signed(secret, self.timestamp, self.signature, body, now=time.time())
+        return hmac.compare_digest(self.bearer.encode("utf-8", "replace"), secret.encode())
+
+
+def opened(trigger_id: str, proof: Proof, body: bytes) -> Trigger:
+    """Return the webhook that a delivery may start; raises `BadSecret`."""
+    try:
+        rows = Trigger.objects.filter(pk=UUID(trigger_id), kind=Trigger.Kind.WEBHOOK)
+    except ValueError:
+        rows = Trigger.objects.none()
+    trigger = rows.select_related("workflow").first()
+    secret = trigger.secret.open() if trigger and trigger.secret else ""
+    right = proof.holds(secret or _NOBODYS, body)
+    if trigger is None or not secret or not right:
+        raise BadSecret(
+            "There is no such webhook, or the secret is another one.",
+            remedy="Send `Authorization: Bearer SECRET`, or sign the body as it is sent, now.",
+        )
+    return trigger
+
+
+def receive(trigger: Trigger, body: Any, delivery: str = "") -> tuple[WorkflowRun, bool]:
+    """Start a run with what was sent, and tell whether it is a new one.
+
+    A delivery that came before gives its run again. Raises `Conflict` (`trigger_disabled`), the
+    ledger's `Refusal` (`rate_limited`), what `begin` raises, and `Invalid` for a body that the
+    trigger's inputs can't be made of.
+    """
+    if run := _earlier(trigger, delivery):
+        return run, False
+    origin = Origin(via=WorkflowRun.Via.WEBHOOK, trigger=trigger, delivery=delivery)
+    opening = _opening(trigger, origin)
+    began = time.monotonic()
+    try:
+        _admit(trigger, opening)
+        inputs = _judged(trigger, body, opening, began)
+        run, is_new = _begun(trigger, inputs, origin)
+    except Problem as problem:
+        _noted(trigger, problem.code)
+        raise
+    _noted(trigger)
+    return run, is_new
+
+
+def inputs_of(trigger: Trigger, body: Any) -> dict[str, Any]:
+    """Return the inputs of a run: the trigger's, filled from what was sent, or that itself."""
+    found: Any = filled(trigger.inputs, {"body": body}) if trigger.inputs else body
+    if isinstance(found, dict):
+        return found
+    raise Invalid(
+        "The body is no JSON object.",
+        field="body",
+        remedy="Send the workflow's inputs as one object, or let the trigger say what they are.",
+    )
+
+
+def starter_of(trigger: Trigger) -> Mapping[str, str]:
+    """Return who is behind the runs of a trigger, as sessions keep it."""
+    who = actor_of(trigger)
+    return {"started_by_kind": who.kind, "started_by_id": who.id, "started_by": who.label}
+
+
+def actor_of(trigger: Trigger) -> Actor:
+    """Return who starts the runs of a trigger, as the audit names it."""
+    return Actor("system", str(trigger.pk), trigger.label)
+
+
+def _judged(trigger: Trigger, body: Any, opening: Opening, began: float) -> dict[str, Any]:
+    """Return the inputs of a run that can begin, and close the delivery's row either way.
+
+    It is closed before there is a session: who takes that up closes what is open of it.
+    """
+    code = InternalError.code
+    try:
+        if not trigger.enabled:
+            raise Conflict(
+                "This webhook is switched off.",
+                code="trigger_disabled",
+                remedy="An operator or owner can switch it on.",
+            )
+        inputs = inputs_of(trigger, body)
+        require_startable(trigger.workflow, inputs)
+        code = ""
+    except Problem as problem:
+        code = problem.code
+        raise
+    finally:
+        _settle(opening, began, code)
+    return inputs
+
+
+def _begun(trigger: Trigger, inputs: dict[str, Any], origin: Origin) -> tuple[WorkflowRun, bool]:
+    workflow, starter = trigger.workflow, starter_of(trigger)
+    try:
+        found = begin(workflow, inputs, starter, actor=actor_of(trigger), origin=origin)
+    except IntegrityError:
+        # The same delivery came twice at once; the other one was first.
+        if run := _earlier(trigger, origin.delivery):
+            return run, False
+        raise
+    return found, True
+
+
+def _earlier(trigger: Trigger, delivery: str) -> WorkflowRun | None:
+    rows = WorkflowRun.objects.filter(trigger=trigger, delivery=delivery)
+    found: WorkflowRun | None = rows.select_related("session").first() if delivery else None
+    return found
+
+
+def _opening(trigger: Trigger, origin: Origin) -> Opening:
+    return Opening(
+        call_id=origin.session_id,
+        organization_id=trigger.organization_id,
+        action="webhook_received",
+        event_type="connection",
+        resource_type="trigger",
+        resource_id=str(trigger.pk),
+        resource_name=trigger.name,
+        actor=actor_of(trigger),
+        decision="allow",
+        agent_id=trigger.workflow.agent_id,
+        tool_name=trigger.label,
+        session_id=origin.session_id,
+        details={
+            "workflow": trigger.workflow.name,
+            "delivery": origin.delivery,
+            "labels": [str(label) for label in LABELS],
+        },
+    )
+
+
+def _admit(trigger: Trigger, opening: Opening) -> None:
+    session = flow_key(trigger.organization_id, "session", opening.call_id)
+    admission = Admission(
+        opening=opening,
+        charges=(charge(trigger.organization_id, "trigger", trigger.pk, trigger.per_minute),),
+        flows=(Flow(session, adds=bits(LABELS)),),
+    )
+    try:
+        writer().admit(admission).result()
+    except Refusal as refusal:
+        _refused(opening, refusal)
+        raise
+
+
+def _refused(opening: Opening, refusal: Refusal) -> None:
+    if refusal.code == "audit_unavailable":
+        return
+    # Of a flood the first one is written, and the others are counted.
+    told = replace(opening, decision="deny", code=refusal.code, rule=refusal.rule)
+    writer().refuse(told).result()
+
+
+def _settle(opening: Opening, began: float, code: str) -> None:
+    settlement = Settlement(
+        call_id=opening.call_id,
+        organization_id=opening.organization_id,
+        outcome="error" if code else "ok",
+        duration_ms=int((time.monotonic() - began) * 1000),
+        code=code,
+    )
+    writer().settle(settlement).result()
+
+
+def _noted(trigger: Trigger, code: str = "") -> None:
+    Trigger.objects.filter(pk=trigger.pk).update(last_at=timezone.now(), last_code=code[:64])

@@ -1,0 +1,71 @@
+"""Schedules: the triggers that are due begin their runs, each once (DESIGN section 3).
+
+The row says when a trigger is due. Whoever moves that time on, by a conditional UPDATE, begins the
+run in the same transaction: two sweeps don't begin it twice, and a process that dies between the
+two has done neither. Times that were missed, however many, are made up for by one run.
+"""
+
+from datetime import datetime
+
+from django.db import transaction
+from django.utils import timezone
+
+from agents.models import Session, Trigger, WorkflowRun
+from agents.workflows.hooks import actor_of, starter_of
+from agents.workflows.starting import Origin, begin
+from agents.workflows.triggers import timing_of
+from bonobot.ledger.changes import record
+from bonobot.lib.problems import Conflict, Problem
+
+AT_ONCE = 100
+OPEN = (Session.Status.QUEUED, Session.Status.RUNNING, Session.Status.WAITING)
+
+
+def run_due() -> int:
+    """Begin the runs that are due; return how many."""
+    now = timezone.now()
+    due = Trigger.objects.filter(enabled=True, next_at__lte=now).order_by("next_at")
+    return sum(_run(trigger, now) for trigger in due.select_related("workflow")[:AT_ONCE])
+
+
+def _run(trigger: Trigger, now: datetime) -> bool:
+    """Begin one trigger's run; whatever forbids it is kept with the trigger, and in the audit."""
+    try:
+        with transaction.atomic():
+            return _claimed(trigger, now) and bool(_begun(trigger))
+    except Problem as problem:
+        with transaction.atomic():
+            if _claimed(trigger, now, problem.code):
+                _recorded(trigger, problem)
+        return False
+
+
+def _claimed(trigger: Trigger, now: datetime, code: str = "") -> bool:
+    mine = Trigger.objects.filter(pk=trigger.pk, enabled=True, next_at=trigger.next_at)
+    following = timing_of(trigger).after(now, trigger.next_at)
+    return bool(mine.update(next_at=following, last_at=now, last_code=code[:64]))
+
+
+def _begun(trigger: Trigger) -> WorkflowRun:
+    if trigger.runs.filter(session__status__in=OPEN).exists():
+        raise Conflict(
+            "The run before it hasn't ended.",
+            code="still_running",
+            remedy="Let the schedule run less often, or see what its run waits for.",
+        )
+    origin = Origin(via=WorkflowRun.Via.SCHEDULE, trigger=trigger)
+    workflow, starter = trigger.workflow, starter_of(trigger)
+    return begin(workflow, trigger.inputs, starter, actor=actor_of(trigger), origin=origin)
+
+
+def _recorded(trigger: Trigger, problem: Problem) -> None:
+    record(
+        organization_id=trigger.organization_id,
+        actor=actor_of(trigger),
+        action="trigger_not_run",
+        resource_type="trigger",
+        resource_id=str(trigger.pk),
+        resource_name=trigger.name,
+        details={"workflow": trigger.workflow.name, "code": problem.code, "detail": str(problem)},
+        governed=False,
+    )

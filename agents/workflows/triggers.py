@@ -1,0 +1,217 @@
+"""Make, change and remove triggers of workflows: the one way for every surface, audited.
+
+A webhook's secret is sealed, since signatures are checked with it, and shown when it is made alone.
+"""
+
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.utils import timezone
+
+from agents.models import Trigger, Workflow
+from agents.named import recorded, store
+from agents.workflows.references import pointers
+from agents.workflows.starting import check_inputs
+from agents.workflows.timing import Timing
+from bonobot.lib.problems import Conflict, Invalid
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+
+MOST_PER_MINUTE = 600
+MOST_TRIGGERS = 50
+_NAME = re.compile(r"[-a-zA-Z0-9_]{1,64}")
+_TIMES = ("every_s", "cron", "time_zone")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriggerSpec:
+    """What a person says of a trigger; what is None stays as it is (or at its default).
+
+    `every_s` replaces a cron expression and the other way round. `per_minute` bounds a webhook.
+    """
+
+    name: str
+    kind: str | None = None
+    enabled: bool | None = None
+    inputs: Mapping[str, Any] | None = None
+    every_s: int | None = None
+    cron: str | None = None
+    time_zone: str | None = None
+    per_minute: int | None = None
+
+
+def named(workflow: Workflow, name: str) -> Trigger:
+    """Return the workflow's trigger with this id or name; raises `NotFound`."""
+    rows: Any = Trigger.objects.filter(workflow=workflow)
+    try:
+        lookup: dict[str, Any] = {"pk": UUID(name)}
+    except ValueError:
+        lookup = {"name": name}
+    found: Trigger = rows.get_or_404(workflow.organization_id, **lookup)
+    return found
+
+
+def save_trigger(
+    principal: Principal,
+    workflow: Workflow,
+    spec: TriggerSpec,
+    trigger: Trigger | None = None,
+    *,
+    with_secret: bool = True,
+) -> tuple[Trigger, str]:
+    """Make or change a trigger; return it with the secret of a new webhook, blank otherwise.
+
+    Raises `Invalid` naming the field, `Conflict` (`name_taken`). Without a secret (`with_secret`) a
+    webhook takes nothing until it is given one.
+    """
+    principal.require(Action.MANAGE_WORKFLOWS)
+    old = trigger
+    row = (
+        Trigger.objects.get(pk=old.pk)
+        if old
+        else Trigger(organization_id=workflow.organization_id, workflow=workflow)
+    )
+    _put(row, spec)
+    text = ""
+    if old is None:
+        _refuse_too_many(workflow)
+        if row.kind == Trigger.Kind.WEBHOOK and with_secret:
+            text = _give_secret(row)
+    said = {name: getattr(row, name) for name in ("kind", "enabled", *_TIMES, "per_minute")}
+    with _recorded(principal, row, "trigger_changed" if old else "trigger_added", said):
+        store(row)
+    return row, text
+
+
+def replace_secret(principal: Principal, trigger: Trigger) -> str:
+    """Give a webhook another secret and return it: the earlier one opens nothing from now on."""
+    principal.require(Action.MANAGE_WORKFLOWS)
+    if trigger.kind != Trigger.Kind.WEBHOOK:
+        raise Invalid("A schedule has no secret.", field="kind", remedy="Name a webhook.")
+    with _recorded(principal, trigger, "trigger_secret_replaced", {}):
+        text = _give_secret(trigger)
+        trigger.save(update_fields=["secret", "updated_at"])
+    return text
+
+
+def remove_trigger(principal: Principal, trigger: Trigger) -> None:
+    """Remove a trigger; what it started stays."""
+    principal.require(Action.MANAGE_WORKFLOWS)
+    with _recorded(principal, trigger, "trigger_removed", {"kind": trigger.kind}):
+        trigger.delete()
+
+
+def set_triggers(principal: Principal, workflow: Workflow, specs: Sequence[TriggerSpec]) -> None:
+    """Let a workflow have these triggers and no others; new webhooks have no secret yet."""
+    rows = {row.name: row for row in workflow.triggers.all()}
+    with transaction.atomic():
+        for name in sorted(rows.keys() - {spec.name for spec in specs}):
+            remove_trigger(principal, rows[name])
+        for spec in specs:
+            save_trigger(principal, workflow, spec, rows.get(spec.name), with_secret=False)
+
+
+def _put(row: Trigger, spec: TriggerSpec) -> None:
+    if not _NAME.fullmatch(spec.name):
+        raise Invalid(
+            f"{spec.name[:100]!r} is no name for a trigger.",
+            field="name",
+            remedy="Use letters, digits, `-` and `_`; at most 64.",
+        )
+    row.name = spec.name
+    if not row._state.adding and spec.kind not in (None, row.kind):
+        raise Invalid(
+            f"The trigger is a {row.kind}.", field="kind", remedy="Remove it, and make another one."
+        )
+    row.kind = spec.kind or row.kind
+    if row.kind not in Trigger.Kind.values:
+        raise Invalid("It is no kind of trigger.", field="kind", remedy="Use schedule or webhook.")
+    was_off = row._state.adding or not row.enabled
+    for name in ("enabled", "per_minute", "time_zone"):
+        if (value := getattr(spec, name)) is not None:
+            setattr(row, name, value)
+    if not 1 <= row.per_minute <= MOST_PER_MINUTE:
+        raise Invalid(
+            f"{row.per_minute} runs a minute can't be set.",
+            field="per_minute",
+            remedy=f"Use a whole number from 1 to {MOST_PER_MINUTE}.",
+        )
+    if spec.inputs is not None:
+        row.inputs = dict(spec.inputs)
+    if row.kind == Trigger.Kind.SCHEDULE:
+        _put_time(row, spec, was_off)
+        check_inputs(row.workflow, row.inputs)
+    elif spec.every_s is not None or spec.cron:
+        raise Invalid("A webhook has no time.", field="every_s", remedy="Leave the time out.")
+    _check_references(row)
+
+
+def _put_time(row: Trigger, spec: TriggerSpec, was_off: bool) -> None:
+    before = [getattr(row, name) for name in _TIMES]
+    if spec.every_s is not None:
+        row.every_s, row.cron = spec.every_s, spec.cron or ""
+    elif spec.cron:
+        row.every_s, row.cron = None, " ".join(spec.cron.split())
+    due = timing_of(row).after(timezone.now())
+    # Switched on again it doesn't make up for the time that it was off.
+    if was_off or row.next_at is None or before != [getattr(row, name) for name in _TIMES]:
+        row.next_at = due
+
+
+def timing_of(row: Trigger) -> Timing:
+    """Return when a schedule is due."""
+    return Timing(every_s=row.every_s, cron=row.cron, time_zone=row.time_zone)
+
+
+def _check_references(row: Trigger) -> None:
+    """Raise `Invalid` for a `${…}` that points to nothing; a schedule has none."""
+    root = "/body" if row.kind == Trigger.Kind.WEBHOOK else ""
+    for pointer in _found(row.inputs):
+        if not root or pointer.split("/")[:2] != ["", "body"]:
+            raise Invalid(
+                f"`{pointer[:100]}` points to nothing.",
+                code="bad_reference",
+                field="inputs",
+                remedy="Begin with /body, such as ${/body/alerts/0/status}."
+                if root
+                else "Write the inputs of a schedule out.",
+            )
+
+
+def _found(said: Any) -> Iterator[str]:
+    if isinstance(said, str):
+        yield from pointers(said)
+    elif isinstance(said, Mapping):
+        for value in said.values():
+            yield from _found(value)
+    elif isinstance(said, list):
+        for value in said:
+            yield from _found(value)
+
+
+def _refuse_too_many(workflow: Workflow) -> None:
+    if workflow.triggers.count() >= MOST_TRIGGERS:
+        raise Conflict(
+            f"The workflow has {MOST_TRIGGERS} triggers.",
+            code="too_many_triggers",
+            remedy="Remove one that isn't needed any more.",
+        )
+
+
+def _give_secret(row: Trigger) -> str:
+    text = f"whs_{secrets.token_urlsafe(32)}"
+    row.secret = text  # type: ignore[assignment]  # what sealed fields take
+    return text
+
+
+def _recorded(
+    principal: Principal, row: Trigger, action: str, details: dict[str, Any]
+) -> AbstractContextManager[Any]:
+    said = {"workflow": row.workflow.name, **details}
+    return recorded(principal, row, action, said, governed=False)

@@ -1,0 +1,240 @@
+"""Sessions of one worker process: 200 that wait on a slow model, and what a realistic one costs.
+
+    make bench            (this among others)
+    .venv/bin/python -m pytest -n0 -s -q benchmarks/bench_sessions.py
+
+The worker is a Celery process of its own, warm: it has run a session before. The model and the
+server that the sessions ask live in this process, so their work isn't counted; the model's wire is
+OpenAI's, streamed in fifty pieces. With `DATABASE_URL` and `REDIS_URL` it is measured on PostgreSQL
+and Redis, whose own processor time isn't counted; else on SQLite and the filesystem broker.
+
+A realistic session is three model turns with two parallel calls in each of the first two, under a
+budget of tokens, one of calls and a policy with a condition. `BENCH_SESSIONS` of them run at once
+(default 200).
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.db import connection
+
+from agents.budgets import BudgetLine, set_budgets
+from agents.models import Agent, Session
+from agents.registration import EndpointSpec, save_endpoint
+from agents.sessions.requests import start
+from agents.tool_policies import PolicyText, RuleText, set_policy
+from bonobot.ledger.writer import writer
+from bonobot.lib.runtime import runtime
+from tests import processes
+from tests.agents import casting
+from tests.eventually import eventually
+from tests.servers import raw_http
+from tests.servers.raw_http import Asked, RawHttp
+
+SESSIONS = int(os.environ.get("BENCH_SESSIONS", "200"))
+MODEL_S = 1.0
+BAR_S, BAR_MB, BAR_MS = 4.0, 300, 40
+NEVER = 10**9  # a limit that isn't reached
+WORDS = "It is warm in Ulm today. " * 8
+TICKET = {
+    "name": "look_up",
+    "description": "Look something up.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {"text": {"type": "string"}, "limit": {"type": "integer", "minimum": 1}},
+        "required": ["text"],
+    },
+}
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@dataclass
+class SlowModel(RawHttp):
+    """A provider that answers each request after `wait_s`, over connections that are kept."""
+
+    respond: Callable[[Asked], bytes] = field(default=lambda asked: _streamed(asked))
+    wait_s: float = MODEL_S
+
+    async def _answer(
+        self, asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        await asyncio.sleep(self.wait_s)
+        await super()._answer(asked, reader, writer)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A worker, an agent that it runs, and the model that the agent asks."""
+
+    worker: processes.Process
+    agent: Agent
+    model: SlowModel
+
+    def started(self, count: int) -> list[Session]:
+        """Start sessions while the worker stands still, so that all wait for it at once."""
+        boss = casting.administrator(self.agent.organization)
+        os.kill(self.worker.pid, signal.SIGSTOP)
+        try:
+            return [start(boss, self.agent, f"How is the weather? {n}") for n in range(count)]
+        finally:
+            os.kill(self.worker.pid, signal.SIGCONT)
+
+
+def test_sessions_that_wait_on_a_slow_model(tmp_path: Path) -> None:
+    with staged(tmp_path, turns_with_calls=0) as stage:
+        idle_mb = memory_mb(stage.worker.pid)
+        took_s, spent_s = ended(stage, stage.started(SESSIONS))
+        peak_mb = memory_mb(stage.worker.pid, peak=True)
+    _say(
+        f"{SESSIONS} sessions, each waiting {MODEL_S:g} s on its model, {connection.vendor}: "
+        f"{took_s:.1f} s (bar {BAR_S:g} s), {spent_s * 1000 / SESSIONS:.1f} ms of processor time "
+        f"each; memory {idle_mb:.0f} MB warm, at most {peak_mb:.0f} MB (bar {BAR_MB} MB)"
+    )
+
+
+def test_realistic_sessions(tmp_path: Path) -> None:
+    with staged(tmp_path, turns_with_calls=2) as stage:
+        before = rows()
+        took_s, spent_s = ended(stage, stage.started(SESSIONS))
+        written = {name: count - before[name] for name, count in rows().items()}
+    each = {name: count / SESSIONS for name, count in written.items() if count > 0}
+    _say(
+        f"{SESSIONS} sessions of 3 turns and 4 calls, {connection.vendor}: "
+        f"{spent_s * 1000 / SESSIONS:.1f} ms of processor time each (bar {BAR_MS} ms), "
+        f"{took_s:.1f} s; load {os.getloadavg()[0]:.1f}; rows of one: {sum(each.values()):.0f} ("
+        + ", ".join(f"{name} {count:.0f}" for name, count in sorted(each.items()))
+        + ")"
+    )
+
+
+@contextmanager
+def staged(folder: Path, *, turns_with_calls: int) -> Iterator[Stage]:
+    """Play a model and a server on this process's loop, and start a worker that is warm."""
+    model = SlowModel(lambda asked: _streamed(asked, turns_with_calls), wait_s=0.0)
+    server = RawHttp(_served)
+    opened = [one.listening() for one in (model, server)]
+    for one in opened:
+        runtime().call(one.__aenter__)
+    agent = _agent(model.port, server.url)
+    worker = processes.start_worker(folder, "worker", {"BONOBOT_WORKER_THREADS": "16"})
+    try:
+        stage = Stage(worker, agent, model)
+        ended(stage, stage.started(3))
+        model.wait_s = 0.0 if turns_with_calls else MODEL_S
+        yield stage
+    finally:
+        worker.kill()
+        for one in opened:
+            runtime().call(one.__aexit__, None, None, None)
+        runtime().close()
+        writer().close()
+
+
+def ended(stage: Stage, sessions: list[Session]) -> tuple[float, float]:
+    """Wait until the sessions are done; return what it took: wall and processor time, seconds."""
+    began, spent = time.perf_counter(), processor_s(stage.worker.pid)
+    mine = Session.objects.filter(pk__in=[one.pk for one in sessions])
+    eventually(
+        lambda: not mine.unfinished().exists(), within=120, every=0.02, what="the sessions' end"
+    )
+    took_s, spent = time.perf_counter() - began, processor_s(stage.worker.pid) - spent
+    stage.worker.require()
+    assert set(mine.values_list("status", flat=True)) == {Session.Status.DONE}, stage.worker.log()
+    return took_s, spent
+
+
+def rows() -> dict[str, int]:
+    """Return how many rows each table of ours has."""
+    ours = [one for one in apps.get_models() if one.__module__.partition(".")[0] in OURS]
+    return {one.__name__: one._default_manager.count() for one in ours}
+
+
+OURS = ("agents", "bonobot", "mcp_servers")
+
+
+def _agent(model_port: int, server_url: str) -> Agent:
+    acme = casting.organization()
+    boss = casting.administrator(acme)
+    save_endpoint(
+        boss,
+        EndpointSpec(
+            name="Slow",
+            kind="openai",
+            base_url=f"http://127.0.0.1:{model_port}/v1",
+            model="slow-1",
+            allow_private=True,
+        ),
+    )
+    agent = casting.agent(acme, calls_per_minute=NEVER // 1000, instructions="Answer briefly.")
+    casting.ready(acme, casting.http_server(acme, server_url), agent)
+    never = RuleText("mcp_web_look_up", {"properties": {"text": {"const": "never"}}})
+    set_policy(boss, agent, PolicyText("all", deny=(never,)))
+    lines = [BudgetLine("tokens", "month", NEVER), BudgetLine("calls", "month", NEVER)]
+    set_budgets(boss, agent, lines)
+    return agent
+
+
+def _served(asked: Asked) -> bytes:
+    if asked.method == "server/discover":
+        return raw_http.discovery(asked)
+    if asked.method == "tools/list":
+        return raw_http.result(asked, {"tools": [TICKET]})
+    return raw_http.text(asked, WORDS)
+
+
+def _streamed(asked: Asked, turns_with_calls: int = 0) -> bytes:
+    """Return two calls for the first turns, and then an answer, as OpenAI streams them."""
+    answered = sum(one["role"] == "assistant" for one in asked.message["messages"])
+    if answered < turns_with_calls:
+        calls = [_call(index, answered) for index in range(2)]
+        deltas, finish = [{"tool_calls": [call]} for call in calls], "tool_calls"
+    else:
+        deltas, finish = [{"role": "assistant", "content": word} for word in WORDS.split()], "stop"
+    usage = {"prompt_tokens": 400, "completion_tokens": 40, "total_tokens": 440}
+    chunks = [*(_chunk(delta) for delta in deltas), _chunk({}, finish), _chunk(None, usage=usage)]
+    return raw_http.response(200, b"".join(chunks) + b"data: [DONE]\n\n", "text/event-stream")
+
+
+def _call(index: int, turn: int) -> dict[str, Any]:
+    arguments = json.dumps({"text": f"weather of turn {turn}, place {index}", "limit": 5})
+    function = {"name": "mcp_web_look_up", "arguments": arguments}
+    return {"index": index, "id": f"call_{index}", "type": "function", "function": function}
+
+
+def _chunk(delta: dict[str, Any] | None, finish: str | None = None, usage: Any = None) -> bytes:
+    choices = [] if delta is None else [{"index": 0, "delta": delta, "finish_reason": finish}]
+    whole = {
+        **{"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "slow-1"},
+        "choices": choices,
+        "usage": usage,
+    }
+    return b"data: " + json.dumps(whole).encode() + b"\n\n"
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time of a process, all its threads, in seconds (Linux)."""
+    after_name = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return sum(map(int, after_name[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory_mb(pid: int, *, peak: bool = False) -> float:
+    """Return the memory of a process, or the most that it ever had, in MB (resident; Linux)."""
+    told = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    wanted = "VmHWM:" if peak else "VmRSS:"
+    return next(int(line.split()[1]) for line in told if line.startswith(wanted)) / 1024
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"\n{line}\n")

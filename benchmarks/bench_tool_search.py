@@ -1,0 +1,243 @@
+"""What tool search saves: tokens per finished task over a real catalogue of 235 tools.
+
+    make bench            (this among others)
+    .venv/bin/python -m pytest -n0 -s -q benchmarks/bench_tool_search.py
+
+The catalogue (`azure_tools.json.gz`) is what `azmcp server start --mode all` of the npm package
+@azure/mcp 2.0.5 lists (Microsoft, MIT): names, descriptions and input schemas. Each task is what a
+person would write, with the tools that do it. Every task is run twice by real sessions, once with
+all tools in every request and once with `find_tools`.
+
+The model is a script that decides by words alone, the same in both runs: it asks `find_tools` for
+the task in its own words where there is one, then calls the tool whose name and first sentence
+share the most with the task, then answers. So it measures what is sent and whether the search
+brings what is needed, not how clever a model is. A task is finished when one of its tools was
+called. Tokens are a quarter of the bytes of each request and answer, the same in both runs.
+"""
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from agents.governance.searching import words_of
+from agents.models import Agent, Session
+from agents.registration import AgentSpec, EndpointSpec, alter_agent, save_endpoint
+from agents.sessions.requests import start
+from agents.sessions.runner import SessionRunner
+from bonobot.ledger.writer import writer
+from bonobot.lib.runtime import runtime
+from tests.agents import casting
+from tests.servers import raw_http
+from tests.servers.raw_http import Asked, RawHttp
+
+CATALOGUE = Path(__file__).with_name("azure_tools.json.gz")
+PREFIX = "mcp_azure_"
+BAR = 0.20
+
+# What is asked, and the tools that do it.
+TASKS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Which container registries do we have in the subscription?", ("acr_registry_list",)),
+    ("Show the node pools of the AKS cluster blue", ("aks_nodepool_get",)),
+    ("Lock the setting Color in the App Configuration store", ("appconfig_kv_lock_set",)),
+    ("Connect the web app shop to its database", ("appservice_database_add",)),
+    ("Send an email to anna@example.com that the build is done", ("communication_email_send",)),
+    ("How large are the managed disks in the group prod?", ("compute_disk_get",)),
+    ("List the virtual machines in the resource group prod", ("compute_vm_get",)),
+    ("Which container apps run in the subscription?", ("containerapps_list",)),
+    ("Show all Event Grid topics", ("eventgrid_topic_list",)),
+    ("Delete the event hub clicks from the namespace web", ("eventhubs_eventhub_delete",)),
+    ("How do I install the Azure CLI?", ("extension_cli_install",)),
+    ("Delete the snapshot of the file share backup", ("fileshares_fileshare_snapshot_delete",)),
+    ("What are the limits of file shares in westeurope?", ("fileshares_limits",)),
+    ("Which Grafana workspaces are there?", ("grafana_list",)),
+    ("Create a certificate web-tls in the key vault main", ("keyvault_certificate_create",)),
+    ("List the keys of the key vault main", ("keyvault_key_get",)),
+    ("Which Kusto clusters do we have?", ("kusto_cluster_list",)),
+    ("List the tables of the Kusto database logs", ("kusto_table_list",)),
+    (
+        "Cancel the auto export job of the Lustre filesystem",
+        ("managedlustre_fs_blob_autoexport_cancel",),
+    ),
+    ("Create a Lustre filesystem in the subnet storage", ("managedlustre_fs_create",)),
+    ("Show the activity log of the virtual machine web1", ("monitor_activitylog_list",)),
+    ("Query the CPU metrics of the virtual machine web1", ("monitor_metrics_query",)),
+    ("Set the parameter max_connections of the MySQL server", ("mysql_server_param_set",)),
+    ("What is the schema of the table orders in PostgreSQL?", ("postgres_table_schema_get",)),
+    ("Create a new managed Redis resource cache1", ("redis_create",)),
+    ("Who has role assignments in the subscription?", ("role_assignment_list",)),
+    ("Give me the runtime details of the Service Bus topic orders", ("servicebus_topic_details",)),
+    ("List the SignalR runtimes", ("signalr_runtime_get",)),
+    ("Delete the SQL database old from the server main", ("sql_db_delete",)),
+    ("Which elastic pools does the SQL server main have?", ("sql_elastic-pool_list",)),
+    (
+        "Allow the address 10.0.0.4 in the firewall of the SQL server",
+        ("sql_server_firewall-rule_create",),
+    ),
+    ("Create a storage account photos in westeurope", ("storage_account_create",)),
+    ("Which blobs are in the container images?", ("storage_blob_get",)),
+    (
+        "Unregister the server fs1 from the storage sync service",
+        ("storagesync_registeredserver_unregister",),
+    ),
+    ("Show the sync groups of the storage sync service", ("storagesync_syncgroup_get",)),
+    ("List the host pools of the virtual desktop", ("virtualdesktop_hostpool_list",)),
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Scripted:
+    """A provider and an MCP server on this process's loop: what they were asked is counted."""
+
+    def __init__(self) -> None:
+        self.tools = json.loads(gzip.decompress(CATALOGUE.read_bytes()))
+        self.called: list[str] = []
+        self.provider = RawHttp(self._model)
+        self.server = RawHttp(self._served)
+
+    def _served(self, asked: Asked) -> bytes:
+        if asked.method == "server/discover":
+            return raw_http.discovery(asked)
+        if asked.method == "tools/list":
+            return raw_http.result(asked, {"tools": self.tools})
+        self.called.append(asked.tool)
+        return raw_http.text(asked, "Done.")
+
+    def _model(self, asked: Asked) -> bytes:
+        said = asked.message
+        task = next(one["content"] for one in said["messages"] if one["role"] == "user")
+        done = [call["function"]["name"] for one in said["messages"] for call in _calls(one)]
+        given = {one["function"]["name"]: one["function"] for one in said.get("tools", ())}
+        if "find_tools" in given and "find_tools" not in done:
+            return _answer(said, name="find_tools", arguments={"query": task})
+        if done and done[-1] != "find_tools":
+            return _answer(said, text="It is done.")
+        best = _best(task, [one for name, one in given.items() if name.startswith(PREFIX)])
+        if best is None:
+            return _answer(said, text="I have no tool for that.")
+        return _answer(said, name=best["name"], arguments=_filled(best["parameters"]))
+
+
+def test_tokens_per_finished_task() -> None:
+    table = Table(title=f"{len(TASKS)} tasks over 235 tools")
+    for column in ("tools", "finished", "turns", "tokens", "tokens per finished task"):
+        table.add_column(column, justify="left" if column == "tools" else "right")
+    found = {}
+    with staged() as (scripted, agent, runner):
+        boss = casting.administrator(agent.organization)
+        for name, above in (("all in every request", 0), ("with find_tools", 40)):
+            agent = alter_agent(boss, agent, AgentSpec(name=agent.name, tool_search_above=above))
+            finished, turns, tokens = _run(scripted, agent, runner)
+            found[name] = tokens / finished
+            table.add_row(name, str(finished), str(turns), f"{tokens:,}", f"{found[name]:,.0f}")
+    Console(width=100).print(table)
+    whole, searched = found.values()
+    saved = 1 - searched / whole
+    sys.stdout.write(f"find_tools spends {saved:.1%} fewer tokens (bar {BAR:.0%})\n")
+
+
+@contextmanager
+def staged() -> Iterator[tuple[Scripted, Agent, SessionRunner]]:
+    """Play the model and the server, and make an agent that has all 235 tools."""
+    scripted = Scripted()
+    opened = [one.listening() for one in (scripted.provider, scripted.server)]
+    for one in opened:
+        runtime().call(one.__aenter__)
+    acme = casting.organization()
+    url = f"http://127.0.0.1:{scripted.provider.port}/v1"
+    endpoint = EndpointSpec(
+        name="Scripted", kind="openai", base_url=url, model="scripted", allow_private=True
+    )
+    save_endpoint(casting.administrator(acme), endpoint)
+    agent = casting.agent(acme, calls_per_minute=100_000)
+    casting.ready(acme, casting.http_server(acme, scripted.server.url, name="azure"), agent)
+    runner = SessionRunner()
+    try:
+        yield scripted, agent, runner
+    finally:
+        runtime().call(runner.drain)
+        for one in opened:
+            runtime().call(one.__aexit__, None, None, None)
+        runtime().close()
+        writer().close()
+
+
+def _run(scripted: Scripted, agent: Agent, runner: SessionRunner) -> tuple[int, int, int]:
+    """Run every task; return how many were finished, and what turns and tokens all took."""
+    finished = turns = tokens = 0
+    boss = casting.administrator(agent.organization)
+
+    async def rest(session: Session) -> None:
+        task = await runner.take(session.pk)
+        assert task is not None
+        await task
+
+    for text, right in TASKS:
+        scripted.called.clear()
+        session = start(boss, agent, text)
+        runtime().call(rest, session)
+        session.refresh_from_db()
+        assert session.status == Session.Status.DONE, session.error_detail
+        finished += any(one in right for one in scripted.called)
+        turns += session.turns
+        tokens += session.input_tokens + session.output_tokens
+    return finished, turns, tokens
+
+
+def _best(task: str, tools: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the tool that shares the most words with the task, those of its name twice."""
+    asked = set(words_of(task))
+
+    def shared(tool: dict[str, Any]) -> tuple[float, str]:
+        name = set(words_of(tool["name"].removeprefix(PREFIX)))
+        about = set(words_of(tool["description"].partition(".")[0]))
+        return 2 * len(asked & name) / (1 + len(name)) + len(asked & about) / (5 + len(about)), ""
+
+    return max(tools, key=lambda one: (shared(one), one["name"]), default=None)
+
+
+def _filled(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the required arguments, with the simplest values that the schema lets through."""
+    simple: dict[str, Any] = {"string": "x", "integer": 1, "number": 1, "boolean": True}
+    simple |= {"array": [], "object": {}}
+    found = {}
+    for name in schema.get("required", ()):
+        one = schema["properties"][name]
+        kind = one.get("type")
+        kind = kind[0] if isinstance(kind, list) else kind
+        found[name] = one["enum"][0] if "enum" in one else simple.get(kind or "string", "x")
+    return found
+
+
+def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
+    return message.get("tool_calls") or []
+
+
+def _answer(
+    said: dict[str, Any], text: str = "", name: str = "", arguments: dict[str, Any] | None = None
+) -> bytes:
+    delta: dict[str, Any] = {"role": "assistant"}
+    if name:
+        function = {"name": name, "arguments": json.dumps(arguments)}
+        call = {"index": 0, "id": "call_0", "type": "function", "function": function}
+        delta["tool_calls"] = [call]
+    else:
+        delta["content"] = text
+    sent, answered = len(json.dumps(said).encode()) // 4, len(json.dumps(delta).encode()) // 4
+    used = {"prompt_tokens": sent, "completion_tokens": answered, "total_tokens": sent + answered}
+    chunks = [
+        {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls" if name else "stop"}]},
+        {"choices": [], "usage": used},
+    ]
+    head = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "scripted"}
+    lines = [b"data: " + json.dumps(head | one).encode() + b"\n\n" for one in chunks]
+    return raw_http.response(200, b"".join(lines) + b"data: [DONE]\n\n", "text/event-stream")

@@ -1,0 +1,56 @@
+"""What the gateway adds to pages of the admin: how programs reach an agent, a server, with a token.
+
+Importing it registers the tab and the panels.
+"""
+
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext_lazy as _
+
+from agents.admin.agents import AgentAdmin
+from agents.models import Agent
+from bonobot.gateway.snippets import ROOT, Target, agent_path, server_path, snippets, target
+from bonobot.tenancy.admin.tokens import TokenAdmin
+from bonobot.tenancy.models import Token
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.screens import Visit
+from mcp_servers.admin.overview import PANELS
+from mcp_servers.models import Server
+
+
+@AgentAdmin.add_page("programs", _("Programs"), order=80, needs=(Action.VIEW, Action.RUN_AGENTS))
+def programs(visit: Visit) -> HttpResponseBase:
+    """Show what programs are told to reach the agent's tools."""
+    agent: Agent = visit.object
+    about = target(settings.BONOBOT_URL, agent_path(agent.slug))
+    return visit.show("agents/programs.html", agent=agent, panel=_panel(about))
+
+
+def programs_of_server(visit: Visit) -> tuple[str, dict[str, Any]] | None:
+    """Return the panel of a server; None for a private one, which its agent's address has."""
+    server: Server = visit.object
+    if server.scope_id != server.organization_id:
+        return None
+    return "admin/parts/programs.html", _panel(
+        target(settings.BONOBOT_URL, server_path(server.slug))
+    )
+
+
+def programs_of_token(token: Token, text: str) -> dict[str, Any]:
+    """Return what programs are told with a new token in it: at its agent, where it has just one."""
+    path = ROOT
+    if len(token.agent_ids) == 1:
+        agent = Agent.objects.filter(pk=UUID(token.agent_ids[0])).only("slug").first()
+        path = agent_path(agent.slug) if agent else ROOT
+    return _panel(target(settings.BONOBOT_URL, path, text))
+
+
+def _panel(about: Target) -> dict[str, Any]:
+    return {"url": about.url, "snippets": snippets(about)}
+
+
+PANELS.append(programs_of_server)
+TokenAdmin.programs_of = staticmethod(programs_of_token)

@@ -1,0 +1,199 @@
+"""Snippets: how programs are told to reach an address of the gateway. Pure.
+
+Each program has its own file and its own names for the same three things: a name, the address, and
+the header with the token. Without a token a placeholder stands in its place; where a program can
+ask for it, or read it from the environment, it does.
+"""
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+PLACEHOLDER = "YOUR_TOKEN"
+VARIABLE = "BONOBOT_TOKEN"
+MODERN = "2026-07-28"
+ROOT = "/mcp"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a program is to reach, as what, and with which token."""
+
+    url: str
+    name: str = "bonobot"
+    token: str = PLACEHOLDER
+
+    @property
+    def bearer(self) -> str:
+        """The header's value."""
+        return f"Bearer {self.token}"
+
+    @property
+    def local(self) -> bool:
+        """Whether the address is without TLS."""
+        return urlsplit(self.url).scheme == "http"
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """What is pasted where: `file` is blank for a command. `note` is what else must be known."""
+
+    client: str
+    title: str
+    text: str
+    language: str
+    file: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    title: str
+    write: Callable[[Target], str]
+    language: str = "json"
+    file: str = ""
+    note: str = ""
+
+
+def target(base_url: str, path: str = ROOT, token: str = "") -> Target:
+    """Return what is reached at a path of the gateway, under a name that tells it apart."""
+    slug = path.removeprefix(ROOT).rpartition("/")[2]
+    name = f"bonobot-{slug}" if slug else "bonobot"
+    return Target(base_url.rstrip("/") + path, name, token or PLACEHOLDER)
+
+
+def agent_path(slug: str) -> str:
+    """Return where an agent's tools are."""
+    return f"{ROOT}/agents/{slug}"
+
+
+def server_path(slug: str) -> str:
+    """Return where a server of the pool is, under its own names."""
+    return f"{ROOT}/servers/{slug}"
+
+
+def snippet(client: str, about: Target) -> Snippet:
+    """Return what one program is told; raises `KeyError` for one that isn't known."""
+    known = CLIENTS[client]
+    return Snippet(client, known.title, known.write(about), known.language, known.file, known.note)
+
+
+def snippets(about: Target) -> list[Snippet]:
+    """Return what every known program is told."""
+    return [snippet(client, about) for client in CLIENTS]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _entry(member: str, **names: str) -> Callable[[Target], str]:
+    """Return a writer of an entry in `member`; `names` say what the address is called there."""
+    url = names.pop("url", "url")
+
+    def write(about: Target) -> str:
+        entry = {**names, url: about.url, "headers": {"Authorization": about.bearer}}
+        return _json({member: {about.name: entry}})
+
+    return write
+
+
+def _bridge(about: Target) -> str:
+    # No blank within an argument: some programs pass them on unquoted.
+    options = ["--header", "Authorization:${AUTH_HEADER}"]
+    entry = {
+        "command": "npx",
+        "args": ["-y", "mcp-remote", about.url, *(["--allow-http"] * about.local), *options],
+        "env": {"AUTH_HEADER": about.bearer},
+    }
+    return _json({"mcpServers": {about.name: entry}})
+
+
+def _vs_code(about: Target) -> str:
+    asked, known = f"{about.name}-token", about.token != PLACEHOLDER
+    entry = {
+        "type": "http",
+        "url": about.url,
+        "headers": {"Authorization": about.bearer if known else f"Bearer ${{input:{asked}}}"},
+    }
+    prompt = {
+        "type": "promptString",
+        "id": asked,
+        "description": f"Token for {about.name}",
+        "password": True,
+    }
+    inputs = {} if known else {"inputs": [prompt]}
+    return _json({**inputs, "servers": {about.name: entry}})
+
+
+def _claude_code(about: Target) -> str:
+    header = shlex.quote(f"Authorization: {about.bearer}")
+    words = ["claude", "mcp", "add", "--transport", "http", about.name, about.url]
+    return f"{shlex.join(words)} \\\n  --header {header}\n"
+
+
+def _codex(about: Target) -> str:
+    # A table's name may hold no other characters unquoted, and neither does a slug.
+    head = f"[mcp_servers.{about.name}]\nurl = {json.dumps(about.url)}\n"
+    if about.token == PLACEHOLDER:
+        return f'{head}bearer_token_env_var = "{VARIABLE}"\n'
+    header = json.dumps(about.bearer, ensure_ascii=False)
+    return f"{head}http_headers = {{ Authorization = {header} }}\n"
+
+
+def _curl(about: Target) -> str:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+    headers = {
+        "Authorization": about.bearer,
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+        "MCP-Protocol-Version": MODERN,
+        "Mcp-Method": "tools/list",
+    }
+    lines = [f"curl -sS {shlex.quote(about.url)}"]
+    lines += [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in headers.items()]
+    return " \\\n  ".join([*lines, f"-d {shlex.quote(json.dumps(asked))}"]) + "\n"
+
+
+_ASKS = "Without a token in it, it asks for one when it starts and keeps it safe."
+_READS = f"Without a token in it, it reads one from the variable {VARIABLE}."
+_STDIO = "It starts local programs only, so mcp-remote (Node.js) goes between."
+
+CLIENTS: dict[str, _Client] = {
+    "claude-code": _Client(
+        "Claude Code", _claude_code, "sh", note="With `-s user` it is there in every project."
+    ),
+    "claude-code-project": _Client(
+        "Claude Code, in a project", _entry("mcpServers", type="http"), file=".mcp.json"
+    ),
+    "claude-desktop": _Client(
+        "Claude Desktop", _bridge, file="claude_desktop_config.json", note=_STDIO
+    ),
+    "cursor": _Client("Cursor", _entry("mcpServers"), file="~/.cursor/mcp.json"),
+    "vscode": _Client("VS Code", _vs_code, file=".vscode/mcp.json", note=_ASKS),
+    "windsurf": _Client(
+        "Windsurf",
+        _entry("mcpServers", url="serverUrl"),
+        file="~/.codeium/windsurf/mcp_config.json",
+    ),
+    "zed": _Client("Zed", _entry("context_servers"), file="~/.config/zed/settings.json"),
+    "cline": _Client(
+        "Cline", _entry("mcpServers", type="streamableHttp"), file="cline_mcp_settings.json"
+    ),
+    "gemini-cli": _Client(
+        "Gemini CLI", _entry("mcpServers", url="httpUrl"), file="~/.gemini/settings.json"
+    ),
+    "codex": _Client("OpenAI Codex CLI", _codex, "toml", file="~/.codex/config.toml", note=_READS),
+    "json": _Client("Other programs", _entry("mcpServers", type="http"), file="mcp.json"),
+    "mcp-remote": _Client(
+        "Programs that start servers by stdio", _bridge, file="mcp.json", note=_STDIO
+    ),
+    "curl": _Client("curl", _curl, "sh", note="It lists the tools: a quick try."),
+}

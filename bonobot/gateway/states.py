@@ -1,0 +1,51 @@
+"""States: what a client keeps for us between two requests of one call, sealed.
+
+A state is worth something only to the principal whom it was given to, at the same place, with the
+same request, and until it expires (MCP 2026-07-28, multi round-trip requests: a state comes back
+from an attacker). Nothing of it lives in a process, so any can take the call up.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from cryptography.fernet import InvalidToken
+from django.utils import timezone
+from encrypted_model_fields.fields import decrypt_str, encrypt_str
+
+from bonobot.gateway.inbound import bad_params
+from bonobot.gateway.visitors import Visitor
+from bonobot.lib.canonical import canonical, digest
+
+LONGEST = 256 * 1024
+LIFETIME = timedelta(hours=24)
+
+
+def seal(
+    visitor: Visitor, subject: Any, held: Mapping[str, Any], *, lifetime: timedelta = LIFETIME
+) -> str:
+    """Return `held` as a text that only `visitor` can give back, about the same `subject`."""
+    until = timezone.now() + lifetime
+    whole = {"of": _of(visitor, subject), "until": until.timestamp(), "held": dict(held)}
+    return encrypt_str(json.dumps(whole)).decode("ascii")
+
+
+def unseal(visitor: Visitor, subject: Any, text: Any) -> dict[str, Any]:
+    """Return what a sealed text holds; raises `MCPError` (-32602) for any other text."""
+    try:
+        if not isinstance(text, str) or len(text) > LONGEST:
+            raise ValueError
+        whole = json.loads(decrypt_str(text))
+    except (ValueError, InvalidToken):
+        raise bad_params("`requestState` is none of ours") from None
+    if not isinstance(whole, dict) or whole.get("of") != _of(visitor, subject):
+        raise bad_params("`requestState` belongs to another request")
+    if whole["until"] < timezone.now().timestamp():
+        raise bad_params("`requestState` is too old: send the request anew, without it")
+    held: dict[str, Any] = whole["held"]
+    return held
+
+
+def _of(visitor: Visitor, subject: Any) -> str:
+    return digest(canonical({"visitor": visitor.key, "subject": subject}))

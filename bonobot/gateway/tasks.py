@@ -1,0 +1,164 @@
+"""Tasks: a server works on a call for longer, and the client asks for it (the tasks extension).
+
+What a client knows a task by is sealed: it names the server's own task, whose it is, at which place
+and until when. So any process can be asked, also after all were started anew, and nobody else's
+task can be guessed at.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from mcp.shared.exceptions import MCPError
+from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
+
+from agents.calls import Outcome
+from agents.governance.results import weight
+from agents.governance.snapshots import Snapshot
+from agents.governance.unfinished import BadRequest, asked, unfinished
+from agents.remote_tasks import RemoteTask, TaskMethod, ask
+from agents.requests import Relay, Request
+from bonobot.gateway.failures import error_of
+from bonobot.gateway.hosting import Hosts, askable, takes_tasks
+from bonobot.gateway.inbound import Inbound
+from bonobot.gateway.shelves import shelf
+from bonobot.gateway.states import seal, unseal
+from bonobot.gateway.uris import renamed
+from bonobot.lib.problems import NotFound, Problem
+from bonobot.lib.runtime import runtime
+from mcp_servers.connections.errors import UpstreamError
+from mcp_servers.connections.wire import TASKS_EXTENSION
+from mcp_servers.scans import stripped
+
+TASK = "task"
+VIA = "gateway"
+NAME = "mcp-name"
+COMPLETE = {"resultType": "complete"}
+# Members of a task, beside what it has come to.
+SHOWN = ("status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs")
+# How long a task is known whose server doesn't say for how long it is.
+LONGEST_MS = 30 * 24 * 3_600_000
+LARGE = 16_384
+
+
+def begun(inbound: Inbound, server_id: UUID, tool: str, outcome: Outcome) -> dict[str, Any]:
+    """Return what a client is told of a call that became a task; or raises `MCPError`."""
+    try:
+        found = unfinished(outcome.result, askable(inbound.capabilities))
+    except BadRequest as fault:
+        raise _wrong(fault) from None
+    assert found is not None  # noqa: S101 - it is a task, or it would not be here
+    held = {
+        "server": str(server_id),
+        "task": found.task_id,
+        "tool": tool,
+        "call": str(outcome.call_id),
+    }
+    lifetime = timedelta(milliseconds=min(found.ttl_ms or LONGEST_MS, LONGEST_MS))
+    sealed = seal(inbound.visitor, TASK, held, lifetime=lifetime)
+    return {"resultType": TASK, "taskId": sealed, **_shown(outcome.result)}
+
+
+class Tasks:
+    """The requests of this process's clients about tasks."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+
+    async def get(self, inbound: Inbound) -> dict[str, Any]:
+        """Answer `tasks/get`: how the task is, and what it has come to or waits for."""
+        task = _meant(inbound)
+        found = await self._ask(inbound, task, "tasks/get", {})
+        told = {**COMPLETE, "taskId": inbound.text("taskId"), **_shown(found)}
+        if found.get("status") == "input_required":
+            told["inputRequests"] = _wanted(inbound, found.get("inputRequests"))
+        if isinstance(result := found.get("result"), dict):
+            clean = await stripped(result, weight(result, LARGE + 1))
+            there = shelf(inbound.visitor.place, await _snapshot(inbound))
+            told["result"] = renamed(clean.value, there.rename(task.server_id))
+        if isinstance(error := found.get("error"), dict):
+            told["error"] = error
+        return told
+
+    async def update(self, inbound: Inbound) -> dict[str, Any]:
+        """Answer `tasks/update`: hand over what the task waits for."""
+        said = {"inputResponses": inbound.members("inputResponses")}
+        await self._ask(inbound, _meant(inbound), "tasks/update", said)
+        return COMPLETE
+
+    async def cancel(self, inbound: Inbound) -> dict[str, Any]:
+        """Answer `tasks/cancel`: tell the server that nobody waits any more."""
+        await self._ask(inbound, _meant(inbound), "tasks/cancel", {})
+        return COMPLETE
+
+    async def _ask(
+        self, inbound: Inbound, task: RemoteTask, method: TaskMethod, said: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        request = Request(
+            principal=inbound.visitor.principal,
+            principal_generation=inbound.visitor.known.generation,
+            renewed=inbound.visitor.principal_again,
+            tool=task.tool,
+            arguments={},
+            via=VIA,
+            holder=inbound.holder,
+            agent_id=inbound.visitor.place.agent_id,
+            server_id=task.server_id,
+            host=self._hosts.of(inbound),
+            relay=Relay(meta=inbound.own_meta),
+        )
+        try:
+            return await ask(request, await _snapshot(inbound), task, method, said)
+        except NotFound as problem:
+            raise _unknown() from problem
+        except UpstreamError as problem:
+            if problem.rpc_code is None:
+                raise error_of(problem) from problem
+            raise MCPError(problem.rpc_code, problem.rpc_message, problem.rpc_data) from problem
+        except Problem as problem:
+            raise error_of(problem) from problem
+
+
+def _meant(inbound: Inbound) -> RemoteTask:
+    """Return the task that a request is about; raises `MCPError` where it may not ask for it."""
+    if not takes_tasks(inbound.capabilities):
+        raise MCPError(
+            MISSING_REQUIRED_CLIENT_CAPABILITY,
+            f"Declare the extension `{TASKS_EXTENSION}`",
+            {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}},
+        )
+    number, request = inbound.text("taskId"), inbound.context.request
+    if request is not None and request.headers.get(NAME) != number:
+        raise MCPError(HEADER_MISMATCH, "The header `Mcp-Name` must be the task's id")
+    try:
+        held = unseal(inbound.visitor, TASK, number)
+    except MCPError:
+        raise _unknown() from None
+    return RemoteTask(UUID(held["server"]), held["task"], held["tool"], UUID(held["call"]))
+
+
+async def _snapshot(inbound: Inbound) -> Snapshot:
+    """Return how things are at this moment: a task is no more than its tool still is."""
+    return await runtime().orm(inbound.visitor.place.snapshot)
+
+
+def _unknown() -> MCPError:
+    return MCPError(INVALID_PARAMS, "Unknown task")
+
+
+def _shown(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {"ttlMs": None} | {name: found[name] for name in SHOWN if name in found}
+
+
+def _wanted(inbound: Inbound, requests: Any) -> dict[str, Any]:
+    """Return what a task waits for; raises `MCPError` where the client can't be asked for that."""
+    try:
+        return asked(requests or {}, askable(inbound.capabilities))
+    except BadRequest as fault:
+        raise _wrong(fault) from None
+
+
+def _wrong(fault: BadRequest) -> MCPError:
+    problem = Problem(f"The server did wrong: {fault}.", code="protocol_error", status=502)
+    return error_of(problem)

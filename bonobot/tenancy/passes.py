@@ -1,0 +1,244 @@
+"""Passes: what tokens open, kept so that a warm request asks no database and computes no HMAC.
+
+A pass carries the policy generation that it was read at, in the same statement as its row. Nothing
+tells this cache of changes: whoever decides by a pass compares generations (admission does), and
+reads it again where it is older. So a change holds on the very next call, on every host.
+
+Texts are never kept: a pass is found by a digest. What opens nothing is never kept either; an
+address from which too much of it comes is not looked up for a while.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from hashlib import sha256
+from ipaddress import IPv6Address, ip_address
+from threading import Lock
+from time import monotonic, monotonic_ns
+from typing import Any
+from uuid import UUID
+
+from django.db.models import OuterRef, Subquery
+from django.utils import timezone
+
+from bonobot.ledger.heads import generation
+from bonobot.ledger.models import Head
+from bonobot.lib.patience import AWAY
+from bonobot.lib.problems import Problem
+from bonobot.lib.rates import admit, interval
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.models import Token
+from bonobot.tenancy.principals import Principal, principal_for_token
+from bonobot.tenancy.terms import Network, inside, networks_of
+from bonobot.tenancy.tokens import (
+    LAST_USE_STEP,
+    BadToken,
+    bad_token,
+    check_address,
+    fits,
+    parted,
+    used,
+)
+
+logger = logging.getLogger(__name__)
+
+KEPT = 10_000
+# Failures of one address: so many at once, and so many a minute after them.
+FAILURES_AT_ONCE = 60
+FAILURES_A_MINUTE = 60
+ADDRESSES = 10_000
+NEIGHBOURS = 64  # bits: whoever has one IPv6 address has all of its network
+
+
+class TooManyFailures(Problem):
+    """So many texts from there opened nothing that none is looked up for a while."""
+
+    code = "too_many_failures"
+    status = 429
+    title = "Too many failures"
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Who a token stands for, as of a policy generation, and until when.
+
+    `token_id` is there for a token that has a row, whose last use is written.
+    """
+
+    principal: Principal
+    generation: int
+    expires_at: datetime | None = None
+    networks: tuple[Network, ...] = ()
+    token_id: UUID | None = None
+
+    def opens(self, address: str) -> bool:
+        """Tell whether it opens anything now, from this address."""
+        over = self.expires_at is not None and self.expires_at <= timezone.now()
+        return not over and inside(address, self.networks)
+
+
+class Passes:
+    """A bounded cache of passes; safe from several threads."""
+
+    def __init__(self, *, kept: int = KEPT) -> None:
+        """Keep at most so many passes: the one that was used longest ago goes first."""
+        self._most = kept
+        self._kept: OrderedDict[bytes, Pass] = OrderedDict()
+        self._used: OrderedDict[UUID, float] = OrderedDict()
+        self._failed: OrderedDict[str, int] = OrderedDict()
+        self._lock = Lock()
+
+    async def known(self, text: str, address: str) -> Pass:
+        """Return the pass of a token's text, which may be older than the latest change.
+
+        Raises `BadToken`, and `TooManyFailures` where too many came from this address.
+        """
+        found = self.cached(text, address)
+        if found is None:
+            found = await runtime().orm(self.read, text, address)
+        self._note_use(found)
+        return found
+
+    async def current(self, text: str, address: str) -> Pass:
+        """Return the pass as it is now (one query where it is at hand); raises as `known`.
+
+        For answers that no admission stands behind: lists, descriptions.
+        """
+        found = await self.known(text, address)
+        if found.generation == await runtime().orm(generation, found.principal.organization_id):
+            return found
+        return await runtime().orm(self.read, text, address)
+
+    def renewal(self, text: str, address: str) -> Callable[[], Awaitable[Principal]]:
+        """Return what reads the principal again, for a call that is decided by this pass."""
+        return partial(self._renewed, text, address)
+
+    async def _renewed(self, text: str, address: str) -> Principal:
+        return (await runtime().orm(self._reread, text, address)).principal
+
+    def cached(self, text: str, address: str) -> Pass | None:
+        """Return the pass at hand, if it opens anything from there."""
+        key = _key(text)
+        with self._lock:
+            found = self._kept.get(key)
+            if found is None or not found.opens(address):
+                return None
+            self._kept.move_to_end(key)
+            return found
+
+    def read(self, text: str, address: str) -> Pass:
+        """Read a pass from its rows and keep it (does queries); raises as `known`."""
+        self._check_failures(address)
+        try:
+            return self._reread(text, address)
+        except BadToken:
+            self._count_failure(address)
+            raise
+
+    def _reread(self, text: str, address: str) -> Pass:
+        key = _key(text)
+        try:
+            found = read_token(text, address)
+        except BadToken:
+            with self._lock:
+                self._kept.pop(key, None)
+            raise
+        with self._lock:
+            other = self._kept.get(key)
+            if other is None or other.generation <= found.generation:
+                self._kept[key] = found
+                self._kept.move_to_end(key)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        return found
+
+    def _note_use(self, found: Pass) -> None:
+        """Have the last use written beside the request, once a minute."""
+        if found.token_id is None:
+            return
+        now = monotonic()
+        with self._lock:
+            before = self._used.get(found.token_id)
+            if before is not None and now - before < LAST_USE_STEP.total_seconds():
+                return
+            self._used[found.token_id] = now
+            self._used.move_to_end(found.token_id)
+            while len(self._used) > self._most:
+                self._used.popitem(last=False)
+        runtime().spawn(_write_use(found.token_id), name="token use")
+
+    def _check_failures(self, address: str) -> None:
+        with self._lock:
+            verdict = self._failing(_place(address))
+        if not verdict.allowed:
+            seconds = max(1, -(-verdict.retry_after // 1_000_000))
+            raise TooManyFailures(
+                "Too many tokens that open nothing came from this address.",
+                remedy=f"Try again in {seconds} s, with a token that is usable.",
+                retry_after=seconds,
+            )
+
+    def _count_failure(self, address: str) -> None:
+        place = _place(address)
+        with self._lock:
+            self._failed[place] = self._failing(place).tat
+            self._failed.move_to_end(place)
+            while len(self._failed) > ADDRESSES:
+                self._failed.popitem(last=False)
+
+    def _failing(self, place: str) -> Any:
+        now = monotonic_ns() // 1_000
+        before = self._failed.get(place, 0)
+        return admit(before, now, interval(FAILURES_A_MINUTE), FAILURES_AT_ONCE)
+
+
+def read_token(text: str, address: str) -> Pass:
+    """Read the pass of a token of ours (a query); raises `BadToken`."""
+    key, secret = parted(text)
+    heads = Head.objects.filter(pk=OuterRef("organization_id")).values("generation")[:1]
+    # In one statement: what is read is exactly of this generation.
+    rows: Any = Token.objects.usable().annotate(read_at=Subquery(heads))
+    token = rows.filter(key=key).first() if key else None
+    if token is None or not fits(token, secret):
+        raise bad_token()
+    check_address(token, address)
+    return Pass(
+        principal=principal_for_token(token),
+        generation=token.read_at or 0,
+        expires_at=token.expires_at,
+        networks=networks_of(token.networks),
+        token_id=token.pk,
+    )
+
+
+async def _write_use(token_id: UUID) -> None:
+    try:
+        await runtime().orm(used, token_id)
+    except AWAY as fault:
+        logger.warning("a token's last use could not be written: %s", fault)
+
+
+def _key(text: str) -> bytes:
+    return sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _place(address: str) -> str:
+    """Return whose failures an address's are counted as."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return ""
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
+        return str(int(found) >> NEIGHBOURS)
+    return address
+
+
+_PASSES = Passes()
+
+
+def passes() -> Passes:
+    """Return this process's passes."""
+    return _PASSES

@@ -1,0 +1,94 @@
+"""Differences between two conversations: pure, so properties hold for all of them."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.evaluation.conversations import NOT_RECORDED, Called, Conversation, Exchange, Told
+from agents.evaluation.differences import LONGEST_COMPARED, differences, paired, text_diff
+
+CALLS = st.builds(
+    Called,
+    tool=st.sampled_from(["look", "write"]),
+    arguments=st.none() | st.fixed_dictionaries({"n": st.integers(0, 2)}),
+    text=st.sampled_from(["", "found"]),
+    verdict=st.sampled_from(["allow", "ask", "deny"]),
+    code=st.sampled_from(["", "tool_error"]),
+)
+TURNS = st.builds(
+    Told, text=st.text("ab\n", max_size=6), calls=st.lists(CALLS, max_size=3).map(tuple)
+)
+EXCHANGES = st.builds(
+    Exchange,
+    message=st.just({"text": "Hello"}),
+    turns=st.lists(TURNS, max_size=3).map(tuple),
+    code=st.sampled_from(["", "turns_exhausted"]),
+)
+CONVERSATIONS = st.lists(EXCHANGES, max_size=3).map(lambda found: Conversation(tuple(found)))
+
+
+@given(CONVERSATIONS)
+def test_nothing_differs_from_itself_and_json_keeps_all_of_it(one):
+    assert differences(one, one) == []
+    assert Conversation.read(one.as_dict()) == one
+
+
+@given(EXCHANGES, EXCHANGES)
+def test_each_call_is_paired_once_or_alone(was, would):
+    found = paired(was.calls, would.calls)
+    before = [old for old, _ in (*found.same, *found.altered)] + list(found.missing)
+    after = [new for _, new in (*found.same, *found.altered)] + list(found.added)
+    assert len(before) == len(was.calls)
+    assert len(after) == len(would.calls)
+    assert {id(call) for _, call in before} == {id(call) for _, call in was.calls}
+    alone = {call.tool for _, call in found.missing} & {call.tool for _, call in found.added}
+    assert not alone, "what is missing and added under one name has changed arguments"
+
+
+@given(CONVERSATIONS, CONVERSATIONS)
+def test_seen_from_the_other_side_added_is_missing(one, other):
+    there, back = differences(one, other), differences(other, one)
+
+    def count(found, kind):
+        return sum(difference.kind == kind for difference in found)
+
+    assert count(there, "call_added") == count(back, "call_missing")
+    for kind in ("arguments_changed", "answer_changed", "ending_changed"):
+        assert count(there, kind) == count(back, kind)
+
+
+def told(*turns):
+    return Conversation((Exchange({"text": "Hello"}, turns),))
+
+
+def test_differences_say_what_was_and_what_would_be():
+    look = Called("look", {"n": 1}, "one")
+    before = told(Told("", (look, Called("write", {}))), Told("It is one.\nDone."))
+    other = replace(look, arguments={"n": 2}, code=NOT_RECORDED, ok=False)
+    denied = Called("write", {}, verdict="deny", rule="agent:deny", code="denied_by_policy")
+    added = Called("send", {"to": "x"}, code=NOT_RECORDED)
+    after = told(Told("", (other,)), Told("", (denied, added)), Told("It is two.\nDone."))
+    changed, decided, new, answer = differences(before, after)
+    assert (changed.kind, changed.before, changed.after) == (
+        "arguments_changed",
+        '{"n":1}',
+        '{"n":2}',
+    )
+    assert changed.code == NOT_RECORDED
+    assert (decided.kind, decided.turn) == ("decision_changed", 2)
+    assert (decided.before, decided.after, decided.rule) == ("allow", "deny", "agent:deny")
+    assert (new.kind, new.tool, new.code) == ("call_added", "send", NOT_RECORDED)
+    assert answer.diff == ("@@ -1,2 +1,2 @@", "-It is one.", "+It is two.", " Done.")
+
+
+def test_a_result_used_up_is_told_and_a_moved_call_is_not():
+    look = Called("look", {"n": 1}, "one")
+    gone = replace(look, code=NOT_RECORDED)
+    once, twice = told(Told("", (look, look))), told(Told("", (look,)), Told("", (gone,)))
+    assert [one.kind for one in differences(once, twice)] == ["result_missing"]
+    assert differences(once, told(Told("", (look,)), Told("", (look,)))) == []
+
+
+def test_long_texts_are_compared_by_their_size():
+    assert text_diff("a" * LONGEST_COMPARED, "b") == ("-65,536 characters", "+1 characters")

@@ -1,0 +1,131 @@
+"""What servers may ask people, and what answers must be like."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from agents.governance.elicitations import check_content, fields_of, read
+from bonobot.lib.problems import Invalid
+
+TITLED = {"oneOf": [{"const": "a", "title": "Ay"}, {"const": "b"}]}
+SEVERAL = {"type": "array", "items": {"enum": ["x", "y", "z"]}, "minItems": 1, "maxItems": 2}
+ALL: dict[str, dict[str, Any]] = {
+    "name": {"type": "string", "minLength": 2, "maxLength": 5},
+    "mail": {"type": "string", "format": "email"},
+    "day": {"type": "string", "format": "date"},
+    "page": {"type": "string", "format": "uri"},
+    "number": {"type": "number", "minimum": 0.5, "maximum": 9},
+    "count": {"type": "integer"},
+    "sure": {"type": "boolean"},
+    "old": {"type": "string", "enum": ["1", "2"], "enumNames": ["One", "Two"]},
+    "titled": {"type": "string", **TITLED},
+    "several": SEVERAL,
+}
+
+
+def form(**properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties}
+    return {"message": "Please", "requestedSchema": schema}
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("name", "Ada", "A"),
+        ("name", "Ada", "Ada Lovelace"),
+        ("name", "Ada", 7),
+        ("mail", "a@b.c", "nobody"),
+        ("day", "2026-07-28", "tomorrow"),
+        ("page", "https://example.com", "not a page"),
+        ("number", 3.5, 0.1),
+        ("number", 3, 10),
+        ("count", 3, 3.5),
+        ("count", 3, True),
+        ("sure", False, "yes"),
+        ("old", "2", "Two"),
+        ("titled", "b", "Ay"),
+        ("several", ["x", "y"], ["x", "y", "z"]),
+        ("several", ["x"], ["w"]),
+        ("several", ["x"], "x"),
+    ],
+)
+def test_values_fit_their_fields(name: str, good: Any, bad: Any) -> None:
+    fields = read(form(**{name: ALL[name]})).fields
+    assert check_content(fields, {name: good}) == {name: good}
+    with pytest.raises(Invalid) as caught:
+        check_content(fields, {name: bad})
+    assert (caught.value.code, caught.value.field) == ("bad_answer", f"content.{name}")
+
+
+def test_what_is_required_must_be_there_and_what_is_not_asked_for_must_not() -> None:
+    asked = form(**ALL)
+    asked["requestedSchema"]["required"] = ["count"]
+    fields = read(asked).fields
+    assert [field.name for field in fields if field.required] == ["count"]
+    for content in ({}, {"count": None}, {"count": 1, "more": 1}):
+        with pytest.raises(Invalid):
+            check_content(fields, content)
+    assert check_content(fields, {"count": 1, "name": ""}) == {"count": 1}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"message": "  "},
+        {"message": "x" * 5_000, "requestedSchema": {"type": "object", "properties": {}}},
+        {"message": "?", "mode": "video"},
+        {"message": "?", "requestedSchema": {"type": "array"}},
+        form(nested={"type": "object", "properties": {}}),
+        form(list={"type": "array", "items": {"type": "object"}}),
+        form(**{f"f{number}": {"type": "string"} for number in range(51)}),
+        form(many={"type": "string", "enum": [str(one) for one in range(201)]}),
+        {"message": "?", "mode": "url"},
+        {"message": "?", "mode": "url", "url": "javascript:alert(1)"},
+        {"message": "?", "mode": "url", "url": "file:///etc/passwd"},
+        {"message": "?", "mode": "url", "url": "https:///nowhere"},
+        {"message": "?", "mode": "url", "url": "https://x.example/ y"},
+        {"message": "?", "mode": "url", "url": "https://[x"},
+    ],
+)
+def test_what_can_not_be_shown_is_refused(params: dict[str, Any]) -> None:
+    with pytest.raises(Invalid) as caught:
+        read(params)
+    assert caught.value.code == "bad_elicitation"
+
+
+@pytest.mark.parametrize(
+    ("params", "flags"),
+    [
+        (form(name={"type": "string"}), ()),
+        (form(api_key={"type": "string"}), ("secret:api_key",)),
+        (form(x={"type": "string", "title": "Your password"}), ("secret:x",)),
+        (form(secret={"type": "boolean"}), ()),
+        ({**form(x={"type": "string"}), "message": "Type your password"}, ("secret:message",)),
+        ({"message": "?", "mode": "url", "url": "https://a.example/"}, ()),
+        (
+            {"message": "?", "mode": "url", "url": "http://bank.example@bücher.example/"},
+            ("not_encrypted", "unusual_host", "sign_in_in_address"),
+        ),
+    ],
+)
+def test_people_are_warned(params: dict[str, Any], flags: tuple[str, ...]) -> None:
+    assert read(params).flags == flags
+
+
+JSON = some.recursive(
+    some.none() | some.booleans() | some.integers() | some.floats() | some.text(),
+    lambda inner: some.lists(inner) | some.dictionaries(some.text(), inner),
+    max_leaves=12,
+)
+
+
+@given(JSON, JSON)
+def test_whatever_a_server_sends_is_a_form_or_refused(schema: Any, content: Any) -> None:
+    # Any other exception than a refusal would be the server's way to break the session.
+    with suppress(Invalid):
+        fields = tuple(fields_of(schema))
+        check_content(fields, content if isinstance(content, dict) else {})

@@ -1,0 +1,19 @@
+"""Sessions with the server that asks back (`tests/servers/asker.py`)."""
+
+import asyncio
+
+from bonobot.lib.runtime import runtime
+
+
+async def run_until_rest(runner, session_id):
+    """Run a session until it rests."""
+    task = await runner.take(session_id)
+    if task is not None:
+        await asyncio.wait_for(task, 30)
+
+
+def goes(session, runner):
+    """Run a session from where it stands, and return it as it rests."""
+    runtime().call(run_until_rest, runner, session.pk)
+    session.refresh_from_db()
+    return session

@@ -1,0 +1,72 @@
+"""Fixtures of sessions: the server that asks back, and sessions that call it."""
+
+import json
+import sys
+
+import pytest
+
+from agents.sessions import requests
+from bonobot.lib.runtime import runtime
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.connections.pool import connections
+from mcp_servers.registration import add
+from tests.agents import casting
+from tests.agents.conftest import WORKSHOP
+from tests.agents.sessions.asker import goes
+
+ASKER = WORKSHOP.with_name("asker.py")
+
+
+@pytest.fixture
+def boss(acme):
+    return casting.administrator(acme)
+
+
+@pytest.fixture
+def asker(acme, helper, boss, tmp_path, settings):
+    """A function that registers the server that asks, in an era, for the agent."""
+    made = []
+
+    def make(era):
+        if era == "modern":
+            settings.BONOBOT_ANSWER_S = 0  # its state needs no process: the session rests at once
+        server = add(
+            boss,
+            ServerSpec(
+                name="asker",
+                transport_type="stdio",
+                endpoint_config={
+                    "command": sys.executable,
+                    "args": [str(ASKER), era],
+                    "env": {"ASKER_FILE": str(tmp_path / "asker")},
+                },
+            ),
+        )
+        made.append(server)
+        return casting.ready(acme, server, helper)
+
+    yield make
+    for server in made:
+        runtime().call(connections().forget, server.pk)
+
+
+@pytest.fixture
+def came(tmp_path):
+    """A function that returns what the server was sent, by method."""
+
+    def read(method):
+        lines = [json.loads(line) for line in (tmp_path / "asker").read_text().splitlines()]
+        return [line for line in lines if line.get("method") == method]
+
+    return read
+
+
+@pytest.fixture
+def says(boss, helper, runner):
+    """A function that gives the agent typed lines, and runs the session until it rests."""
+
+    def go(tool, **arguments):
+        session = requests.start(boss, helper, f"/mcp_asker_{tool} {json.dumps(arguments)}")
+        return goes(session, runner)
+
+    return go

@@ -1,0 +1,215 @@
+"""Watching a session: what is new of it, shared by all who watch, within its bound of queries."""
+
+import asyncio
+from time import monotonic
+
+import pytest
+
+from agents.api import following as api
+from agents.models import Session, Step
+from agents.sessions import live, rows, runners, watching
+from agents.sessions.watching import follow
+from bonobot.lib.runtime import runtime
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Watcher:
+    """One who follows a session and keeps what was told."""
+
+    def __init__(self, session_id, after=0):
+        self.heard = []
+        self._looks = follow(session_id, after)
+
+    async def until(self, *kinds):
+        """Follow up to an event of one of the kinds, and return all that came with it."""
+        new = []
+        async for events in self._looks:
+            new += events
+            if any(event.kind in kinds for event in events):
+                break
+        self.heard += new
+        return new
+
+    async def leave(self):
+        """Follow no longer."""
+        await self._looks.aclose()
+
+
+def words(events):
+    return [
+        (one.id, one.kind, one.data.get("text", one.data.get("status", one.data.get("answer"))))
+        for one in events
+    ]
+
+
+@pytest.fixture
+def session(acme, helper):
+    return Session.objects.create(organization=acme, agent=helper, started_by_kind="cli")
+
+
+@pytest.fixture
+def hold(session):
+    return runners.claim(session.pk, runners.register())
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Look at once: what is tested is what is seen."""
+    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(live, "WRITTEN_EVERY_S", 0.01)
+
+
+def test_watchers_see_text_grow_a_call_come_on_and_the_session_rest(session, hold, hasty):
+    async def watched():
+        orm, watcher = runtime().orm, Watcher(session.pk)
+        model = await orm(rows.append, hold, "model", {"text": ""}, state="intent", turn=1)
+        await watcher.until("model")
+        writing = live.Writing(hold, model, session.organization_id)
+        await writing("I ")
+        await watcher.until("text")
+        await writing("look.")
+        await watcher.until("text")
+        await orm(rows.finish, hold, model, Step.State.DONE, {"text": "I look."}, turns=1)
+        call = await orm(rows.append, hold, "call", {"name": "x"}, state="intent", turn=1)
+        await watcher.until("call")
+        late = Watcher(session.pk, after=1)
+        await late.until("call")
+        await live.show_progress(hold, call, session.organization_id, 1, 4, "one of four")
+        [told] = await watcher.until("progress")
+        await late.until("progress")
+        await orm(rows.finish, hold, call, Step.State.DONE, {"name": "x", "text": "4"}, calls=1)
+        await orm(rows.append, hold, "end", {"answer": "Four."})
+        await orm(rows.close, hold, Session.Status.DONE)
+        await watcher.until("rest")
+        await late.until("rest")
+        return watcher.heard, told, late.heard
+
+    heard, told, late = runtime().call(watched, timeout_s=30)
+    assert words(heard) == [
+        (None, "state", "running"),
+        (None, "model", ""),
+        (None, "text", "I "),
+        (None, "text", "look."),
+        (1, "model", "I look."),
+        (None, "call", None),
+        (None, "progress", None),
+        (2, "call", "4"),
+        (3, "end", "Four."),
+        (None, "rest", "done"),
+    ]
+    assert told.data == {"seq": 2, "done": 1, "total": 4, "message": "one of four"}
+    assert words(late)[1:] == words(heard)[5:]
+
+
+def test_what_steps_show_is_written_into_the_holders_unsettled_steps_only(session, hold):
+    open_, settled = (
+        rows.append(hold, "model", {"text": ""}, state=state, turn=1)
+        for state in ("intent", "done")
+    )
+    late = rows.append(hold, "call", {"name": "x"}, state="intent", turn=1)
+    Step.objects.filter(pk=late.pk).update(fence=hold.fence + 1)
+
+    def moment(step):
+        shown = {"text": "I"}
+        return live.Moment(step.pk, session.pk, session.organization_id, 1, 1, {}, shown)
+
+    before = Session.objects.get().updated_at
+    live.write([moment(settled), moment(late)])
+    assert Session.objects.get().updated_at == before
+    live.write([moment(open_), moment(settled), moment(late)])
+    assert Session.objects.get().updated_at > before
+    shown = [step.payload.get("text") for step in Step.objects.order_by("seq")]
+    assert shown == ["I", "", None]
+
+
+def test_progress_says_no_secret_and_not_too_much(session, hold, monkeypatch):
+    step = rows.append(hold, "call", {"name": "x"}, state="intent", turn=1)
+    monkeypatch.setattr(live, "without_secrets", lambda text, owner: text.replace("s3cret", "***"))
+    progress = {"done": 1, "total": None, "message": "s3cret" + "x" * 1000}
+    moment = live.Moment(
+        step.pk, session.pk, session.organization_id, 1, 1, {}, {"progress": progress}
+    )
+    [masked] = live.masked([moment])
+    assert masked.shown["progress"]["message"] == "***" + "x" * (live.SAID_LENGTH - 3)
+
+
+def test_many_watchers_of_a_busy_session_take_at_most_five_queries_a_second(
+    session, hold, monkeypatch, django_assert_num_queries
+):
+    looks = []
+
+    def counted(plain):
+        def look(*arguments):
+            looks.append(monotonic())
+            return plain(*arguments)
+
+        return look
+
+    with django_assert_num_queries(2):
+        watching._sessions([session.pk])
+        watching._steps(session.pk, 0)
+    for name in ("_sessions", "_steps"):
+        monkeypatch.setattr(watching, name, counted(getattr(watching, name)))
+
+    async def watched():
+        watchers = [Watcher(session.pk) for _ in range(20)]
+        told = [asyncio.create_task(watcher.until("end")) for watcher in watchers]
+        until = monotonic() + 1.2
+        while monotonic() < until:
+            await runtime().orm(rows.append, hold, "notice", {"text": "busy"})
+        await runtime().orm(rows.append, hold, "end", {"answer": ""})
+        found = await asyncio.gather(*told)
+        for watcher in watchers:
+            await watcher.leave()
+        return found
+
+    heard = runtime().call(watched, timeout_s=30)
+    assert len({tuple(event.id for event in events if event.id) for events in heard}) == 1
+    assert max(sum(at <= one < at + 1 for one in looks) for at in looks) <= 5
+
+
+def test_a_step_that_was_read_late_is_not_skipped(session, hold, hasty):
+    """One who begins before the others' id is told what they know already."""
+
+    async def watched():
+        first = Watcher(session.pk)
+        for text in "abc":
+            await runtime().orm(rows.append, hold, "notice", {"text": text})
+        while len([event for event in first.heard if event.id]) < 3:
+            await first.until("notice")
+        late, again = Watcher(session.pk), Watcher(session.pk, after=2)
+        await runtime().orm(rows.close, hold, Session.Status.DONE)
+        return [await watcher.until("rest") for watcher in (late, again, first)]
+
+    late, again, first = runtime().call(watched, timeout_s=20)
+    assert [event.data["text"] for event in late if event.id] == ["a", "b", "c"]
+    assert [event.data["text"] for event in again if event.id] == ["c"]
+    assert words(first) == [(None, "rest", "done")]
+
+
+def test_a_session_that_was_removed_rests(session, hasty):
+    key = session.pk
+    session.delete()
+    [event] = runtime().call(Watcher(key).until, "rest", timeout_s=10)
+    assert event.data["status"] == "removed"
+
+
+def test_a_stream_is_written_as_server_sent_events(session, hold):
+    rows.append(hold, "message", {"text": "hello\nyou"})
+    rows.close(hold, Session.Status.DONE)
+    said = b"".join(runtime().call(streamed, session, timeout_s=10)).split(b"\n\n")
+    assert said[0].startswith(b"id: 1\nevent: message\ndata: {")
+    assert said[1].startswith(b"event: rest\ndata: {")
+
+
+def test_a_quiet_stream_says_that_it_lives_and_a_long_one_ends(session, monkeypatch):
+    monkeypatch.setattr(watching, "IDLE_S", 0.01)
+    monkeypatch.setattr(api, "KEEPALIVE_S", 0)
+    monkeypatch.setattr(api, "LONGEST_STREAM_S", 0.2)
+    said = runtime().call(streamed, session, timeout_s=10)
+    assert b": still here\n\n" in said
+
+
+async def streamed(session):
+    return [piece async for piece in api.stream(session.pk, 0)]

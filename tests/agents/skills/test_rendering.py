@@ -1,0 +1,99 @@
+"""What a skill says, with arguments: pure."""
+
+import pytest
+
+from agents.skills.lines import read_line, read_lines, write_line
+from agents.skills.rendering import (
+    Argument,
+    SkillText,
+    as_prompt,
+    check_text,
+    completions,
+    read_arguments,
+    render,
+)
+from bonobot.lib.problems import Invalid
+
+NOTES = SkillText(
+    "notes",
+    "Notes for ${version}, ${tone}: ${version}.",
+    arguments=(
+        Argument("version", "Which release", required=True),
+        Argument("tone", default="dry", choices=("dry", "warm")),
+    ),
+)
+
+
+def test_arguments_are_filled_in_once_and_stay_text():
+    assert render(NOTES, {"version": "${tone}"}) == "Notes for ${tone}, dry: ${tone}."
+    assert render(NOTES, {"version": "1", "tone": "warm"}) == "Notes for 1, warm: 1."
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({}, "arguments.version"),
+        ({"version": ""}, "arguments.version"),
+        ({"version": "1", "tone": "loud"}, "arguments.tone"),
+        ({"version": "1", "other": "x"}, "arguments.other"),
+        ({"version": "x" * 16_001}, "arguments.version"),
+    ],
+)
+def test_what_does_not_fit_names_the_argument(given, field):
+    with pytest.raises(Invalid) as refused:
+        render(NOTES, given)
+    assert refused.value.field == field
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ([{"name": "Big"}], "arguments[0].name"),
+        ([{"name": "a"}, {"name": "a"}], "arguments[1].name"),
+        ([{"name": "a", "kind": "text"}], "arguments[0].kind"),
+        ([{"name": "a", "default": "x", "choices": ["y"]}], "arguments[0].default"),
+        ([{"name": "a", "choices": [1]}], "arguments[0].choices"),
+        ([{"name": "a", "default": 1}], "arguments[0].default"),
+        ([{"name": f"a{n}"} for n in range(21)], "arguments"),
+    ],
+)
+def test_a_declaration_that_does_not_hold_is_named(said, field):
+    with pytest.raises(Invalid) as refused:
+        read_arguments(said)
+    assert refused.value.field == field
+
+
+def test_a_hole_that_nobody_declares_is_refused():
+    with pytest.raises(Invalid) as refused:
+        check_text("Do ${it} and ${that}.", [Argument("it")])
+    assert (refused.value.code, refused.value.field) == ("undeclared_argument", "text")
+    assert "${that}" in str(refused.value)
+
+
+def test_a_skill_is_a_prompt_with_completion():
+    declared = as_prompt(NOTES)
+    assert [one["required"] for one in declared["arguments"]] == [True, False]
+    assert completions(NOTES, "tone", "W") == ["warm"]
+    assert completions(NOTES, "version", "") == []
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        Argument("a"),
+        Argument("a", "What it is: a thing", required=True),
+        Argument("a", default='quoted: "yes" [x]', choices=("b", 'c "d"')),
+        Argument("a", "described", True, "plain words", ("plain words", "others")),
+    ],
+)
+def test_a_line_reads_back_as_it_was(one):
+    assert read_line(write_line(one)) == one
+
+
+def test_a_line_that_says_nothing_is_refused():
+    assert [one.name for one in read_lines("a\n\n  b! : x\n")] == ["a", "b"]
+    for line in ("= x", 'a ["b"', "a [b]", "a b"):
+        with pytest.raises(Invalid) as refused:
+            read_line(line)
+        assert refused.value.field == "arguments"

@@ -1,0 +1,152 @@
+"""What workflows say, what references mean, and what is next: without rows."""
+
+import pytest
+
+from agents.workflows.advancing import Call, Came, End, Skip, StepFailed, advance
+from agents.workflows.definitions import MOST_STEPS, read_workflow
+from agents.workflows.keeping import plain
+from agents.workflows.references import Unresolved, filled, look
+from bonobot.lib.problems import Invalid
+
+TRIAGE = """\
+description: Looks into an alert
+agent: helper
+inputs:
+  type: object
+  properties:
+    title: {type: string}
+    severity: {enum: [low, high]}
+  required: [title]
+  additionalProperties: false
+steps:
+  - id: look
+    call: mcp_logs_search
+    arguments: {query: "alert ${/inputs/title}", limit: 5}
+    on_error: continue
+  - id: think
+    agent: writer
+    message: "Sum up: ${/steps/look/text}"
+    when:
+      /inputs/severity: {const: high}
+      /steps/look/output/hits: {minimum: 1}
+outputs:
+  summary: ${/steps/think/text:-nothing to say}
+  hits: ${/steps/look/output/hits:-0}
+"""
+
+
+def triage():
+    return read_workflow(plain(TRIAGE))
+
+
+def test_a_run_goes_from_step_to_step_and_ends_with_outputs():
+    workflow, inputs = triage(), {"title": "disk", "severity": "high"}
+    first = advance(workflow, inputs, {})
+    assert first == Call(1, "look", "mcp_logs_search", {"query": "alert disk", "limit": 5})
+    came = {"look": Came("done", "3 lines", {"hits": 3})}
+    second = advance(workflow, inputs, came)
+    assert isinstance(second, Call)
+    assert (second.number, second.tool) == (2, "ask_writer")
+    lines = second.arguments["message"].splitlines()
+    assert lines[0].startswith("Sum up: [data ")
+    assert (lines[1], lines[2][:12]) == ("3 lines", "[end of data")
+    came["think"] = Came("done", "Full.")
+    assert advance(workflow, inputs, came) == End({"summary": "Full.", "hits": 3})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "look_came"),
+    [
+        ({"title": "x", "severity": "low"}, Came("done", "", {"hits": 3})),
+        ({"title": "x", "severity": "high"}, Came("done", "", {"hits": 0})),
+        ({"title": "x", "severity": "high"}, Came("failed", "away", None, "call_timeout")),
+        ({"title": "x"}, Came("done", "", {"hits": 3})),
+    ],
+)
+def test_a_step_whose_conditions_do_not_hold_is_skipped(inputs, look_came):
+    found = advance(triage(), inputs, {"look": look_came})
+    assert isinstance(found, Skip)
+    came = {"look": look_came, "think": Came("skipped")}
+    ended = advance(triage(), inputs, came)
+    assert isinstance(ended, End)
+    assert ended.outputs["summary"] == "nothing to say"
+
+
+def test_a_step_that_fails_ends_the_run_unless_it_may_go_on():
+    came = {"look": Came("done", "", {"hits": 1}), "think": Came("failed", "No.", None, "denied")}
+    with pytest.raises(StepFailed) as failed:
+        advance(triage(), {"title": "x", "severity": "high"}, came)
+    assert (failed.value.code, failed.value.field) == ("denied", "steps.think")
+
+
+VALUES = {"steps": {"a": {"output": {"list": [1, {"x/y": "deep"}], "no": None}, "text": "${/b}"}}}
+
+
+@pytest.mark.parametrize(
+    ("said", "means"),
+    [
+        ("${/steps/a/output/list}", [1, {"x/y": "deep"}]),
+        ("${/steps/a/output/list/0}", 1),
+        ("n=${/steps/a/output/list/0}!", "n=1!"),
+        ("${/steps/a/output/list/1/x~1y}", "deep"),
+        ("${/steps/a/text}", "${/b}"),
+        ("<${/steps/a/text}>", "<${/b}>"),
+        ({"k": ["${/steps/a/output/none:-other}"]}, {"k": ["other"]}),
+        ("$HOME and ${} and {x}", "$HOME and ${} and {x}"),
+    ],
+)
+def test_references_are_filled_in_once(said, means):
+    assert filled(said, VALUES) == means
+
+
+def test_what_means_nothing_is_named():
+    for pointer in ("/steps/a/output/none", "/steps/a/output/list/2", "/steps/a/output/no"):
+        with pytest.raises(Unresolved) as failed:
+            filled(f"x ${{{pointer}}}", VALUES)
+        assert failed.value.field == pointer
+    assert look(VALUES, "/steps/a/output/list/-1") == (False, None)
+
+
+STEP = {"id": "a", "call": "echo"}
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"agent": ""}, "agent"),
+        ({"steps": []}, "steps"),
+        ({"steps": [STEP] * (MOST_STEPS + 1)}, "steps"),
+        ({"steps": [STEP, STEP]}, "steps[1].id"),
+        ({"steps": [{**STEP, "id": "No"}]}, "steps[0].id"),
+        ({"steps": [{"id": "a"}]}, "steps[0]"),
+        ({"steps": [{**STEP, "agent": "b"}]}, "steps[0]"),
+        ({"steps": [{**STEP, "message": "b"}]}, "steps[0].message"),
+        ({"steps": [{**STEP, "retry": 1}]}, "steps[0].retry"),
+        ({"steps": [{**STEP, "arguments": []}]}, "steps[0].arguments"),
+        (
+            {"steps": [{**STEP, "arguments": {"x": ["${/steps/a}"]}}]},
+            "steps[0].arguments.x[0]",
+        ),
+        ({"steps": [{**STEP, "arguments": {"x": "${name}"}}]}, "steps[0].arguments.x"),
+        ({"steps": [{**STEP, "when": {"/inputs/x": {"type": 1}}}]}, "steps[0].when./inputs/x"),
+        ({"steps": [{**STEP, "when": {"inputs": {}}}]}, "steps[0].when.inputs"),
+        ({"steps": [{**STEP, "on_error": "retry"}]}, "steps[0].on_error"),
+        ({"inputs": {"type": "array"}}, "inputs"),
+        ({"inputs": {"$ref": "https://example.com/x"}}, "inputs"),
+        ({"outputs": {"x": "${/steps/b/text}"}}, "outputs.x"),
+        ({"max_run_s": 0}, "max_run_s"),
+        ({"extra": 1}, "extra"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_path(change, path):
+    with pytest.raises(Invalid) as refused:
+        read_workflow({"agent": "helper", "steps": [STEP], **change})
+    assert refused.value.field == path
+    assert refused.value.remedy
+
+
+def test_yaml_that_can_not_be_read_says_where():
+    for source in ("steps: [", "agent: a\n  b: c", "{", "a: &x 1\nb: *x"):
+        with pytest.raises(Invalid) as refused:
+            plain(source)
+        assert refused.value.field

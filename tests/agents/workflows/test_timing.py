@@ -1,0 +1,84 @@
+"""When schedules are due: periods, cron expressions, changes of clocks."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.workflows.timing import Timing
+from bonobot.lib.problems import Invalid
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("cron", "zone", "now", "due"),
+    [
+        ("0 3 * * *", "UTC", "2026-11-22T02:59:59", "2026-11-22T03:00"),
+        ("0 3 * * *", "UTC", "2026-11-22T03:00", "2026-11-23T03:00"),
+        ("*/15 9-17 * * mon-fri", "UTC", "2026-11-20T17:46", "2026-11-23T09:00"),
+        ("30 6 * * *", "Europe/Berlin", "2026-07-01T04:00", "2026-07-01T04:30"),
+        ("30 6 * * *", "Europe/Berlin", "2026-12-01T04:00", "2026-12-01T05:30"),
+        ("0 0 29 2 *", "UTC", "2096-03-01T00:00", "2104-02-29T00:00"),
+        ("0 0 1 1 *", "UTC", "2026-01-01T00:00", "2027-01-01T00:00"),
+        # Either kind of day where both are restricted: the 13th, or a Friday.
+        ("0 0 13 * 5", "UTC", "2026-11-22T00:00", "2026-11-27T00:00"),
+        ("0 0 13 * 5", "UTC", "2026-12-11T00:00", "2026-12-13T00:00"),
+        ("0 0 * * 0", "UTC", "2026-11-22T00:00", "2026-11-29T00:00"),
+        # 02:30 isn't there on 29 March 2026, and is there twice on 25 October.
+        ("30 2 * * *", "Europe/Berlin", "2026-03-29T00:00", "2026-03-29T01:30"),
+        ("30 2 * * *", "Europe/Berlin", "2026-10-25T00:00", "2026-10-25T00:30"),
+        ("30 2 * * *", "Europe/Berlin", "2026-10-25T00:30", "2026-10-26T01:30"),
+    ],
+)
+def test_a_cron_expression_is_due_next(cron, zone, now, due):
+    assert Timing(cron=cron, time_zone=zone).after(at(now)) == at(due)
+
+
+def test_a_period_leaves_out_what_was_missed():
+    every = Timing(every_s=600)
+    assert every.after(at("2026-11-22T10:00")) == at("2026-11-22T10:10")
+    late = every.after(at("2026-11-22T13:07"), at("2026-11-22T10:00"))
+    assert late == at("2026-11-22T13:10")
+    on_time = every.after(at("2026-11-22T10:00"), at("2026-11-22T10:00"))
+    assert on_time == at("2026-11-22T10:10")
+
+
+@given(
+    st.integers(60, 86_400),
+    st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.just(UTC)),
+    st.integers(0, 10**7),
+)
+def test_a_period_keeps_its_beat_and_is_always_to_come(every_s, due, late_s):
+    now = datetime.fromtimestamp(due.timestamp() + late_s, UTC)
+    found = Timing(every_s=every_s).after(now, due)
+    assert now < found
+    assert (found - now).total_seconds() <= every_s
+    assert abs((found - due).total_seconds() % every_s) < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("timing", "field"),
+    [
+        (Timing(), "every_s"),
+        (Timing(every_s=60, cron="* * * * *"), "every_s"),
+        (Timing(every_s=59), "every_s"),
+        (Timing(every_s=10**9), "every_s"),
+        (Timing(cron="* * * *"), "cron"),
+        (Timing(cron="60 * * * *"), "cron"),
+        (Timing(cron="* * 0 * *"), "cron"),
+        (Timing(cron="*/0 * * * *"), "cron"),
+        (Timing(cron="* * * * someday"), "cron"),
+        (Timing(cron="0 0 30 2 *"), "cron"),
+        (Timing(cron="* * * * *", time_zone="Mars/Olympus"), "time_zone"),
+        (Timing(cron="* * * * *", time_zone="../etc/passwd"), "time_zone"),
+        (Timing(cron="* * * * *", time_zone="Europe"), "time_zone"),
+    ],
+)
+def test_what_is_no_time_is_refused(timing, field):
+    with pytest.raises(Invalid) as refused:
+        timing.after(at("2026-11-22T10:00"))
+    assert refused.value.field == field

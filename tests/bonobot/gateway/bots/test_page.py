@@ -1,0 +1,38 @@
+"""The page about the bots: its table is what a platform administrator is shown."""
+
+from pathlib import Path
+
+import pytest
+
+from agents.models import Agent
+from bonobot.gateway.bots.offering import tools_for
+from bonobot.gateway.bots.tools import Tool
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import TABLE, Role
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PAGE = Path(__file__).parents[4] / "docs" / "bots.md"
+
+
+def kind(tool: Tool) -> str:
+    hints = tool.hints
+    if hints.reads:
+        return "reads"
+    if hints.reaches_out:
+        return "acts"
+    return "changes" if hints.destroys else "adds"
+
+
+def test_the_page_lists_every_tool_with_who_may_use_it(acme: Organization, helper: Agent) -> None:
+    members = {role: casting.person(acme, role) for role in TABLE}
+    helper.members.add(members[Role.MEMBER].id)
+    may = {role: set(tools_for(principal)) for role, principal in members.items()}
+    lines = ["| tool | | what it does | roles |", "|---|---|---|---|"]
+    for name, tool in tools_for(casting.administrator(acme)).items():
+        shown = name.replace("helper_chat", "{slug}_chat")
+        title = tool.title.replace("Helper", "the agent")
+        roles = ", ".join(role for role in TABLE if name in may[role])
+        lines.append(f"| `{shown}` | {kind(tool)} | {title} | {roles} |")
+    assert "\n".join(lines) in PAGE.read_text(encoding="utf-8"), "\n".join(lines)

@@ -1,0 +1,185 @@
+"""Fixtures of the gateway's tests: its ASGI application on this process's loop, asked raw."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import pytest
+
+from bonobot.gateway.mount import Mount
+from bonobot.ledger.writer import writer
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
+from tests.agents import casting
+from tests.agents.conftest import acme, effects, helper, library, workshop
+
+__all__ = ["acme", "effects", "helper", "library", "workshop"]
+
+MODERN = "2026-07-28"
+META = "io.modelcontextprotocol/"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back: the status, the headers, the answer, and what was told before it."""
+
+    status: int
+    headers: dict[str, str]
+    message: dict[str, Any]
+    told: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        assert "result" in self.message, self.message
+        found: dict[str, Any] = self.message["result"]
+        return found
+
+    @property
+    def error(self) -> dict[str, Any]:
+        assert "error" in self.message, self.message
+        found: dict[str, Any] = self.message["error"]
+        return found
+
+    @property
+    def code(self) -> str:
+        """Our own code of a refusal, wherever it stands."""
+        if "result" in self.message:
+            return str(self.result["_meta"]["bonobot/problem"]["code"])
+        return str(self.error["data"]["code"])
+
+
+class Wire:
+    """Asks the gateway as a client would, request by request."""
+
+    def __init__(self, mount: Mount, token: str) -> None:
+        self.token = token
+        self._mount = mount
+        self._numbers = itertools.count(1)
+
+    def send(self, verb: str, path: str, content: bytes = b"", **headers: str) -> Reply:
+        """Send bytes; underscores in the names of headers stand for hyphens."""
+        return runtime().call(self._send, verb, path, content, headers)
+
+    def modern(
+        self,
+        path: str,
+        method: str,
+        params: dict[str, Any] | None = None,
+        *,
+        capabilities: dict[str, Any] | None = None,
+        meta: dict[str, Any] | None = None,
+        token: str | None = None,
+        **headers: str,
+    ) -> Reply:
+        """Send a request of the modern era."""
+        stamped = {
+            f"{META}protocolVersion": MODERN,
+            f"{META}clientInfo": {"name": "tests", "version": "1"},
+            f"{META}clientCapabilities": capabilities or {},
+            **(meta or {}),
+        }
+        said = {**(params or {}), "_meta": stamped}
+        named = {"MCP_Protocol_Version": MODERN, "Mcp_Method": method}
+        if (name := said.get("name") or said.get("uri")) and "/list" not in method:
+            named["Mcp_Name"] = name
+        return self._request(path, method, said, {**named, **headers}, token)
+
+    def handshake(
+        self,
+        path: str,
+        *,
+        token: str | None = None,
+        capabilities: dict[str, Any] | None = None,
+        version: str = "2025-11-25",
+    ) -> "Session":
+        """Open a session of the handshake era."""
+        params = {
+            "protocolVersion": version,
+            "capabilities": capabilities or {},
+            "clientInfo": {"name": "tests", "version": "1"},
+        }
+        opened = self._request(path, "initialize", params, {}, token)
+        session = Session(self, path, opened, token)
+        session.tell("notifications/initialized")
+        return session
+
+    def _request(
+        self,
+        path: str,
+        method: str,
+        params: dict[str, Any],
+        headers: dict[str, str],
+        token: str | None,
+        number: int | None = None,
+    ) -> Reply:
+        message = {"jsonrpc": "2.0", "id": number or next(self._numbers), "method": method}
+        body = json.dumps({**message, "params": params}).encode()
+        bearer = self.token if token is None else token
+        return self.send("POST", path, body, Authorization=f"Bearer {bearer}", **headers)
+
+    async def _send(self, verb: str, path: str, content: bytes, headers: dict[str, str]) -> Reply:
+        transport = httpx2.ASGITransport(self._mount, raise_app_exceptions=True)
+        named = {
+            "Accept": "application/json, text/event-stream",
+            "Content-Type": "application/json",
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            response = await client.request(verb, path, content=content, headers=named)
+        return _reply(response)
+
+
+class Session:
+    """A session of the handshake era."""
+
+    def __init__(self, wire: Wire, path: str, opened: Reply, token: str | None) -> None:
+        self.opened = opened
+        self._wire, self._path, self._token = wire, path, token
+        self.headers = {
+            "Mcp_Session_Id": opened.headers.get("mcp-session-id", ""),
+            "MCP_Protocol_Version": "2025-11-25",
+        }
+
+    def ask(self, method: str, params: dict[str, Any] | None = None, **more: Any) -> Reply:
+        """Send a request."""
+        token = more.pop("token", self._token)
+        path = more.pop("path", self._path)
+        return self._wire._request(path, method, params or {}, self.headers, token)
+
+    def tell(self, method: str) -> Reply:
+        """Send a notification."""
+        body = json.dumps({"jsonrpc": "2.0", "method": method}).encode()
+        bearer = f"Bearer {self._wire.token if self._token is None else self._token}"
+        return self._wire.send("POST", self._path, body, Authorization=bearer, **self.headers)
+
+
+def _reply(response: httpx2.Response) -> Reply:
+    headers = dict(response.headers)
+    if headers.get("content-type", "").startswith("text/event-stream"):
+        lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+        messages = [json.loads(line) for line in lines if line]
+        answers = [one for one in messages if "method" not in one]
+        told = [one for one in messages if "method" in one]
+        return Reply(response.status_code, headers, answers[-1] if answers else {}, told)
+    message = response.json() if response.content else {}
+    return Reply(response.status_code, headers, message)
+
+
+def token_of(who: Principal, role: Role = Role.OWNER, **more: Any) -> str:
+    """Make a token and return its text."""
+    return issue(who, name="tests", role=role, **more)[1]
+
+
+@pytest.fixture
+def wire(acme: Organization) -> Iterator[Wire]:
+    """The gateway, asked with an owner's token of the organization."""
+    mount = Mount()
+    yield Wire(mount, token_of(casting.administrator(acme)))
+    runtime().call(mount.stop)
+    writer().close()

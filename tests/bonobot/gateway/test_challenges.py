@@ -1,0 +1,44 @@
+"""What a program is told when its token doesn't do."""
+
+import pytest
+
+from bonobot.gateway.challenges import challenge, resource_metadata
+from bonobot.lib.problems import NotFound, Problem
+from bonobot.tenancy.principals import InsufficientScope
+from bonobot.tenancy.roles import Scope
+from bonobot.tenancy.tokens import bad_token
+
+RESOURCE = "https://bonobot.example.com/mcp/agents/helper"
+WHERE = "https://bonobot.example.com/.well-known/oauth-protected-resource/mcp/agents/helper"
+
+
+def test_the_document_names_the_resource_its_scopes_and_where_tokens_come_from():
+    found = resource_metadata(RESOURCE, issuers=["https://login.example.com"])
+    assert found["resource"] == RESOURCE
+    assert found["authorization_servers"] == ["https://login.example.com"]
+    assert found["scopes_supported"] == ["mcp:tools", "mcp:agents", "mcp:manage"]
+
+
+def test_a_resource_without_an_issuer_names_none():
+    assert "authorization_servers" not in resource_metadata(RESOURCE)
+
+
+@pytest.mark.parametrize(
+    ("problem", "more"),
+    [
+        (Problem("No token.", code="not_authenticated", status=401), ""),
+        (bad_token(), ', error="invalid_token"'),
+        (NotFound("Not here."), ""),
+        (
+            InsufficientScope(Scope.TOOLS, Scope.API),
+            ', error="insufficient_scope", scope="mcp:tools"',
+        ),
+    ],
+)
+def test_a_challenge_says_what_would_do(problem, more):
+    assert challenge(WHERE, problem) == f'Bearer resource_metadata="{WHERE}"{more}'
+
+
+def test_an_address_cannot_end_the_member_that_it_stands_in():
+    told = challenge('https://b.example.com/" realm="x\\', bad_token())
+    assert told.startswith('Bearer resource_metadata="https://b.example.com/\\" realm=\\"x\\\\", ')

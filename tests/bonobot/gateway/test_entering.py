@@ -1,0 +1,58 @@
+"""Who is let in by which token, and what a program is told whose token doesn't do."""
+
+import pytest
+
+from agents.models import Agent
+from bonobot.ledger.models import AuditRow
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role, Scope
+from tests.agents import casting
+from tests.bonobot.gateway.conftest import Wire, token_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def agents(acme: Organization) -> list[Agent]:
+    return [casting.agent(acme, name) for name in ("one", "two", "three")]
+
+
+def status(wire: Wire, path: str, token: str) -> int:
+    return wire.modern(path, "tools/list", token=token).status
+
+
+def test_a_scope_that_is_lacking_is_named(acme: Organization, agents: list[Agent], wire: Wire):
+    boss = casting.administrator(acme)
+    text = token_of(boss, Role.OPERATOR, scopes=[Scope.AGENTS])
+    refused = wire.modern("/mcp/agents/one", "tools/list", token=text)
+    assert refused.status == 403
+    told = refused.headers["www-authenticate"]
+    assert told.endswith('/mcp/agents/one", error="insufficient_scope", scope="mcp:tools"')
+    enough = token_of(boss, Role.OPERATOR, scopes=[Scope.TOOLS])
+    assert status(wire, "/mcp/agents/one", enough) == 200
+
+
+def test_a_token_for_several_agents_enters_at_these(
+    acme: Organization, agents: list[Agent], wire: Wire
+):
+    boss = casting.administrator(acme)
+    text = token_of(boss, Role.MEMBER, agent_ids=[one.pk for one in agents[:2]])
+    found = [status(wire, f"/mcp/agents/{one.slug}", text) for one in agents]
+    assert found == [200, 200, 404]
+
+
+def test_a_token_used_from_elsewhere_is_refused_like_none_that_there_is(
+    acme: Organization, agents: list[Agent], wire: Wire
+):
+    boss = casting.administrator(acme)
+    elsewhere = token_of(boss, networks=["192.0.2.0/24"])
+    answers = [
+        wire.modern("/mcp/agents/one", "tools/list", token=text)
+        for text in (elsewhere, "bnb_0_nothing")
+    ]
+    assert [one.status for one in answers] == [401, 401]
+    assert len({one.headers["www-authenticate"] for one in answers}) == 1
+    assert answers[0].headers["www-authenticate"].endswith('error="invalid_token"')
+    assert AuditRow.objects.filter(action="token_refused").count() == 1
+    here = token_of(boss, networks=["127.0.0.0/8"])
+    assert status(wire, "/mcp/agents/one", here) == 200

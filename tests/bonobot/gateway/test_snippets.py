@@ -1,0 +1,100 @@
+"""Snippets are what each program reads: parsed as it parses them, and safe to paste."""
+
+import json
+import shlex
+import tomllib
+
+import pytest
+
+from bonobot.gateway.snippets import (
+    CLIENTS,
+    PLACEHOLDER,
+    agent_path,
+    server_path,
+    snippet,
+    snippets,
+    target,
+)
+
+HERE = "https://bonobot.example.com"
+TOKEN = "bnb_1a2b3c4d5e6f_s-e_c"
+AGENT = target(HERE, agent_path("release-helper"), TOKEN)
+URL = f"{HERE}/mcp/agents/release-helper"
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_snippet_names_the_address_and_the_token_once(client):
+    text = snippet(client, AGENT).text
+    assert text.count(URL) == 1
+    assert text.count(TOKEN) == 1
+    assert PLACEHOLDER not in text
+    assert text.endswith("\n")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_snippet_is_of_the_language_that_it_says(client):
+    for about in (AGENT, target("http://127.0.0.1:8000", "/mcp")):
+        found = snippet(client, about)
+        if found.language == "json":
+            assert isinstance(json.loads(found.text), dict)
+        elif found.language == "toml":
+            assert tomllib.loads(found.text)
+        else:
+            assert shlex.split(found.text.replace("\\\n", " "))[0] in ("claude", "curl")
+
+
+@pytest.mark.parametrize(
+    ("client", "member", "expected"),
+    [
+        ("claude-code-project", "mcpServers", {"type": "http", "url": URL}),
+        ("cursor", "mcpServers", {"url": URL}),
+        ("windsurf", "mcpServers", {"serverUrl": URL}),
+        ("zed", "context_servers", {"url": URL}),
+        ("cline", "mcpServers", {"type": "streamableHttp", "url": URL}),
+        ("gemini-cli", "mcpServers", {"httpUrl": URL}),
+        ("vscode", "servers", {"type": "http", "url": URL}),
+        ("json", "mcpServers", {"type": "http", "url": URL}),
+    ],
+)
+def test_each_program_finds_its_own_members(client, member, expected):
+    entry = json.loads(snippet(client, AGENT).text)[member]["bonobot-release-helper"]
+    assert entry == {**expected, "headers": {"Authorization": f"Bearer {TOKEN}"}}
+
+
+def test_codex_has_the_header_or_the_name_of_a_variable():
+    written = tomllib.loads(snippet("codex", AGENT).text)
+    assert written["mcp_servers"]["bonobot-release-helper"] == {
+        "url": URL,
+        "http_headers": {"Authorization": f"Bearer {TOKEN}"},
+    }
+    read = tomllib.loads(snippet("codex", target(HERE)).text)
+    assert read["mcp_servers"]["bonobot"]["bearer_token_env_var"] == "BONOBOT_TOKEN"
+
+
+def test_vs_code_asks_for_a_token_that_is_not_there():
+    written = json.loads(snippet("vscode", target(HERE)).text)
+    assert written["inputs"][0]["password"] is True
+    named = written["servers"]["bonobot"]["headers"]["Authorization"]
+    assert named == f"Bearer ${{input:{written['inputs'][0]['id']}}}"
+
+
+def test_the_bridge_passes_the_token_by_the_environment_and_no_blanks():
+    local = target("http://127.0.0.1:8000", server_path("time"), TOKEN)
+    entry = json.loads(snippet("claude-desktop", local).text)["mcpServers"]["bonobot-time"]
+    assert entry["env"] == {"AUTH_HEADER": f"Bearer {TOKEN}"}
+    assert "--allow-http" in entry["args"]
+    assert not any(" " in one for one in entry["args"])
+    assert "--allow-http" not in snippet("claude-desktop", AGENT).text
+
+
+def test_a_command_is_one_whatever_a_name_says():
+    nasty = target("https://b.example.com/$(id)", "/mcp", "x'; rm -rf ~; '")
+    words = shlex.split(snippet("claude-code", nasty).text.replace("\\\n", " "))
+    assert words[-1] == "Authorization: Bearer x'; rm -rf ~; '"
+    assert words[-3] == "https://b.example.com/$(id)/mcp"
+
+
+def test_all_of_them_are_listed_and_none_without_saying_where_it_goes():
+    found = snippets(target(HERE))
+    assert [one.client for one in found] == list(CLIENTS)
+    assert all(one.file or one.language == "sh" for one in found)

@@ -1,0 +1,212 @@
+"""Files beneath a folder: nothing that is written as a path, or put in its way, leads out of it."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.lib.beneath import Folder
+from bonobot.lib.paths import PathRefused, parts_of
+from bonobot.lib.problems import Conflict, NotFound, Problem
+
+SECRET = b"nobody's business"
+RACER = """
+import os, sys
+inside, outside = sys.argv[1:]
+swaps = 0
+print("ready", flush=True)
+while True:
+    # A folder and a link out of the workspace take turns under one name.
+    os.rename(inside + "/turn", inside + "/kept")
+    os.symlink(outside, inside + "/turn")
+    os.unlink(inside + "/turn")
+    os.rename(inside + "/kept", inside + "/turn")
+    # And so do a file and a link.
+    os.rename(inside + "/turn/file", inside + "/turn/real")
+    os.symlink(outside + "/secret", inside + "/turn/file")
+    os.unlink(inside + "/turn/file")
+    os.rename(inside + "/turn/real", inside + "/turn/file")
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder with a secret beside the workspace."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "secret").write_bytes(SECRET)
+    return folder
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """The workspace's folder."""
+    folder = tmp_path.resolve() / "inside"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def folder(root: Path) -> Iterator[Folder]:
+    """The workspace, open."""
+    with Folder(root) as opened:
+        yield opened
+
+
+def test_files_are_written_read_moved_and_deleted(folder: Folder, root: Path):
+    assert folder.write("a/b/c.txt", b"one", make_folders=True) is True
+    assert folder.write("a/b/c.txt", b"two") is False
+    assert folder.read("a//./b/c.txt", 10) == b"two"
+    folder.move("a/b/c.txt", "a/d.txt")
+    assert [one.path for one in folder.walk()] == ["a", "a/b", "a/d.txt"]
+    assert folder.look("a/b/c.txt") is None
+    assert folder.delete("a/d.txt").kind == "file"
+    with pytest.raises(Conflict, match="isn't empty"):
+        folder.delete("a")
+    folder.delete("a", with_contents=True)
+    assert list(root.iterdir()) == []
+    with pytest.raises(NotFound):
+        folder.read("a", 1)
+
+
+def test_a_file_keeps_its_permissions_and_leaves_no_scrap(folder: Folder, root: Path):
+    (root / "run").write_bytes(b"old")
+    (root / "run").chmod(0o755)
+    folder.write("run", b"new")
+    assert (root / "run").stat().st_mode & 0o777 == 0o755
+    assert [one.name for one in root.iterdir()] == ["run"]
+    (root / "sub").mkdir()
+    with pytest.raises(PathRefused) as refusal:
+        folder.write("sub", b"x")
+    assert refusal.value.code == "not_a_file"
+    assert sorted(one.name for one in root.iterdir()) == ["run", "sub"]
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("../outside/secret", "outside_workspace"),
+        ("a/../../outside/secret", "outside_workspace"),
+        ("/etc/passwd", "outside_workspace"),
+        ("a\0b", "bad_path"),
+        ("\ud800", "bad_path"),
+        ("x" * 256, "bad_path"),
+        ("a/" * 3000, "bad_path"),
+        ("link", "symbolic_link"),
+        ("way/secret", "symbolic_link"),
+        ("names", "hard_link"),
+        ("pipe", "not_a_file"),
+        ("here", "not_a_file"),
+        (".", "bad_path"),
+    ],
+)
+def test_what_leads_out_is_refused_by_reading_and_by_writing(
+    folder: Folder, root: Path, outside: Path, path: str, code: str
+):
+    (root / "link").symlink_to(outside / "secret")
+    (root / "way").symlink_to(outside)
+    (root / "names").hardlink_to(outside / "secret")
+    (root / "here").mkdir()
+    os.mkfifo(root / "pipe")
+    for attempt in (lambda: folder.read(path, 100), lambda: folder.write(path, b"mine")):
+        with pytest.raises(PathRefused) as refusal:
+            attempt()
+        assert refusal.value.code == code
+        assert refusal.value.field == "path"
+    assert (outside / "secret").read_bytes() == SECRET
+
+
+def test_links_are_neither_entered_nor_deleted_through(folder: Folder, root: Path, outside: Path):
+    (root / "way").symlink_to(outside)
+    (root / "deep").mkdir()
+    (root / "deep" / "way").symlink_to(outside)
+    assert [one.path for one in folder.walk()] == ["deep", "way", "deep/way"]
+    folder.delete("deep", with_contents=True)
+    assert folder.delete("way").kind == "link"
+    assert (outside / "secret").read_bytes() == SECRET
+
+
+def test_a_root_that_became_a_link_is_not_opened(root: Path, outside: Path):
+    root.rmdir()
+    root.symlink_to(outside)
+    with pytest.raises(OSError, match=r"Not a directory|Too many levels"):
+        Folder(root)
+
+
+def test_another_file_system_is_left_alone():
+    if not os.path.ismount("/dev/shm"):
+        pytest.skip("no second file system here")
+    with Folder(Path("/dev")) as devices:
+        with pytest.raises(PathRefused) as refusal:
+            devices.children("shm", 1)
+        assert refusal.value.code == "other_filesystem"
+        with pytest.raises(PathRefused) as refusal:
+            devices.read("null", 1)
+        assert refusal.value.code == "not_a_file"
+
+
+def test_too_large_is_told_before_it_is_read(folder: Folder, root: Path):
+    with (root / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(PathRefused) as refusal:
+        folder.read("sparse", 1000)
+    assert refusal.value.code == "too_large"
+    assert folder.usage(10).size == 1 << 40
+
+
+def test_counting_stops_at_its_bound_and_at_folders_without_end(folder: Folder, root: Path):
+    for number in range(5):
+        (root / str(number)).touch()
+    assert folder.usage(5).more is False
+    assert folder.usage(4).more is True
+    deep = root
+    for _ in range(70):
+        deep = deep / "d"
+        deep.mkdir()
+    assert folder.usage(10_000).more is True
+
+
+@given(st.text(st.characters(categories=["L", "P", "Cc", "Zs", "Cs"]), max_size=60))
+def test_whatever_is_written_as_a_path_is_a_way_down_or_refused(text: str):
+    with suppress(Problem):
+        for part in parts_of(text):
+            assert part not in ("", ".", "..")
+            assert "/" not in part
+            assert "\0" not in part
+
+
+def test_a_process_that_swaps_links_in_never_gets_us_outside(
+    folder: Folder, root: Path, outside: Path
+):
+    (root / "turn").mkdir()
+    (root / "turn" / "file").write_bytes(b"ours")
+    command = [sys.executable, "-c", RACER, str(root), str(outside)]
+    told: set[str] = set()
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as racer:
+        assert racer.stdout is not None
+        racer.stdout.readline()
+        try:
+            for _ in range(1500):
+                for attempt in (
+                    lambda: folder.read("turn/file", 100),
+                    lambda: folder.read("turn/secret", 100),
+                    lambda: folder.write("turn/new", b"ours"),
+                    lambda: folder.write("turn/secret", b"ours"),
+                    lambda: folder.delete("turn/secret"),
+                ):
+                    try:
+                        found = attempt()
+                    except Problem as problem:
+                        told.add(problem.code)
+                    else:
+                        assert found != SECRET
+        finally:
+            racer.kill()
+    assert {one.name: one.read_bytes() for one in outside.iterdir()} == {"secret": SECRET}
+    assert "symbolic_link" in told

@@ -1,0 +1,125 @@
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from django.db import DatabaseError, IntegrityError, connection, transaction
+
+from agents.models import Inbox, Runner
+from bonobot.lib.runtime import runtime
+from bonobot.lib.together import Together
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    runtime().close()
+
+
+def named(host: str) -> bool:
+    """Write a row; tell whether others share the transaction."""
+    shared = connection.in_atomic_block
+    with transaction.atomic():
+        Runner.objects.create(host=host, pid=1, beat_at="2026-01-01T00:00:00Z")
+    return shared
+
+
+def refused() -> None:
+    named("undone")
+    raise DatabaseError("no")
+
+
+def wrong() -> None:
+    with transaction.atomic():
+        named("undone")
+        raise LookupError("not this one")
+
+
+def answers(*works: Callable[[], Any]) -> list[Any]:
+    """Return what works answer that come while another one is under way, the other's first."""
+    busy, go = threading.Event(), threading.Event()
+
+    def first() -> str:
+        busy.set()
+        go.wait(10)
+        return "first"
+
+    async def asked() -> list[Any]:
+        together = Together()
+        tasks = [asyncio.create_task(together.do(first))]
+        await asyncio.to_thread(busy.wait, 10)
+        tasks += [asyncio.create_task(together.do(work)) for work in works]
+        await asyncio.sleep(0)
+        go.set()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    return runtime().call(asked, timeout_s=20)
+
+
+def hosts() -> set[str]:
+    return set(Runner.objects.values_list("host", flat=True))
+
+
+def test_who_comes_alone_has_a_transaction_of_its_own() -> None:
+    async def alone() -> bool:
+        return await Together().do(named, "alone")
+
+    assert runtime().call(alone) is False
+    assert hosts() == {"alone"}
+
+
+def test_what_comes_meanwhile_shares_a_transaction() -> None:
+    assert answers(lambda: named("a"), lambda: named("b")) == ["first", True, True]
+    assert hosts() == {"a", "b"}
+
+
+def test_one_that_raises_disturbs_no_other() -> None:
+    _, a, fault, b = answers(lambda: named("a"), wrong, lambda: named("b"))
+    assert (a, b) == (True, True)
+    assert isinstance(fault, LookupError)
+    assert hosts() == {"a", "b"}
+
+
+def test_a_group_that_the_database_refuses_is_done_one_by_one() -> None:
+    _, a, fault, b = answers(lambda: named("a"), refused, lambda: named("b"))
+    assert (a, b) == (False, False)
+    assert isinstance(fault, DatabaseError)
+    assert sorted(Runner.objects.values_list("host", flat=True)) == ["a", "b", "undone"]
+
+
+def test_what_refers_to_nothing_disturbs_no_other() -> None:
+    """A reference is looked at when the transaction is committed."""
+
+    def astray() -> None:
+        with transaction.atomic():
+            Inbox.objects.create(session_id=uuid4(), kind=Inbox.Kind.MESSAGE)
+
+    _, a, fault, b = answers(lambda: named("a"), astray, lambda: named("b"))
+    assert (a, b) == (False, False)
+    assert isinstance(fault, IntegrityError)
+    assert hosts() == {"a", "b"}
+
+
+def test_the_work_of_a_caller_who_went_away_is_done() -> None:
+    async def asked() -> None:
+        together, busy, go = Together(), threading.Event(), threading.Event()
+
+        def first() -> None:
+            busy.set()
+            go.wait(10)
+
+        waits = asyncio.create_task(together.do(first))
+        await asyncio.to_thread(busy.wait, 10)
+        gone = asyncio.create_task(together.do(named, "gone"))
+        await asyncio.sleep(0)
+        gone.cancel()
+        go.set()
+        await waits
+        await together.do(named, "next")
+
+    runtime().call(asked, timeout_s=20)
+    assert hosts() == {"gone", "next"}

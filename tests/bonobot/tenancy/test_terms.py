@@ -1,0 +1,79 @@
+"""What is said of a token: checked, and never wider than it was meant."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bonobot.lib.problems import Invalid
+from bonobot.tenancy.roles import SCOPES, TABLE, Action, Role, Scope, in_scope, scopes_with
+from bonobot.tenancy.terms import checked, inside, networks_of
+
+
+@pytest.mark.parametrize(
+    ("terms", "field"),
+    [
+        ({"name": " "}, "name"),
+        ({"name": "x" * 256}, "name"),
+        ({"scopes": ["mcp:tools", "all"]}, "scopes"),
+        ({"networks": ["10.1.2.3/16"]}, "networks"),
+        ({"networks": ["example.org"]}, "networks"),
+        ({"networks": [f"10.0.0.{n}" for n in range(51)]}, "networks"),
+        ({"calls_per_minute": 0}, "calls_per_minute"),
+        ({"client": "x" * 65}, "client"),
+        ({"role": "owner"}, "role"),
+        ({"digest": "0" * 64}, "digest"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_its_name(terms, field):
+    with pytest.raises(Invalid) as refused:
+        checked(terms)
+    assert refused.value.field == field
+    assert refused.value.remedy
+
+
+def test_terms_are_kept_in_one_order():
+    found = checked({"scopes": ["api", "mcp:tools", "api"], "networks": [" 10.0.0.0/8 ", "::1"]})
+    assert found == {"scopes": ["mcp:tools", "api"], "networks": ["10.0.0.0/8", "::1/128"]}
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("10.1.2.3", True),
+        ("::ffff:10.1.2.3", True),
+        ("11.1.2.3", False),
+        ("2001:db8::7", True),
+        ("", False),
+        ("10.1.2.3, 10.1.2.4", False),
+    ],
+)
+def test_an_address_is_inside_of_its_networks_alone(address, expected):
+    assert inside(address, networks_of(["10.0.0.0/8", "2001:db8::/32"])) is expected
+
+
+@given(st.text())
+def test_no_networks_are_no_bounds_whatever_the_address_is(address):
+    assert inside(address, ())
+
+
+def test_no_scope_lets_a_model_say_yes_to_its_own_calls():
+    over_mcp = {action for scope in Scope if scope != Scope.API for action in SCOPES[scope]}
+    assert not over_mcp & {
+        Action.APPROVE_CALLS,
+        Action.APPROVE_DEFINITIONS,
+        Action.MANAGE_TOKENS,
+        Action.MANAGE_MEMBERS,
+    }
+
+
+def test_every_action_is_in_a_scope_and_named_in_a_refusal():
+    for action in Action:
+        assert scopes_with(action)
+        assert all(in_scope({scope}, action) for scope in scopes_with(action))
+        assert in_scope(None, action)
+        assert not in_scope(frozenset(), action)
+
+
+def test_whoever_runs_agents_uses_their_tools():
+    for role in Role:
+        assert (Action.RUN_AGENTS in TABLE[role]) == (Action.USE_TOOLS in TABLE[role])

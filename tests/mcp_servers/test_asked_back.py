@@ -1,0 +1,105 @@
+"""What a server may ask back: who says so, where it is kept, and what the connections get of it."""
+
+import pytest
+
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Problem
+from bonobot.portability.applying import apply
+from bonobot.portability.documents import read_wanted
+from bonobot.portability.exporting import as_yaml, configuration
+from bonobot.tenancy.roles import Role
+from mcp_servers.asked_back import may_ask, sampling_tokens, set_asked_back
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.endpoints import endpoint_of
+from mcp_servers.exporting import Names, described
+from mcp_servers.registration import add, alter
+from tests import desk, rest
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme():
+    return casting.organization()
+
+
+@pytest.fixture
+def boss(acme):
+    return casting.administrator(acme)
+
+
+def spec(**more):
+    config = {"url": "https://mcp.example.com/mcp"}
+    return ServerSpec(name="ours", transport_type="http", endpoint_config=config, **more)
+
+
+def test_the_model_and_the_folder_are_not_given_unasked(boss, settings):
+    server = add(boss, spec())
+    assert may_ask(server) == endpoint_of(server).may_ask == {"elicitation"}
+    assert sampling_tokens(server) == settings.BONOBOT_SAMPLING_TOKENS == 10_000
+    before = endpoint_of(server).fingerprint
+    server = alter(boss, server, spec(sampling="ask", sampling_tokens=7, roots=True))
+    assert may_ask(server) == {"elicitation", "sampling", "roots"}
+    assert sampling_tokens(server) == 7
+    # What is declared at a handshake holds for its session: another one is opened.
+    assert endpoint_of(server).fingerprint != before
+    alter(boss, server, spec())
+    server.refresh_from_db()
+    assert (server.sampling, server.sampling_tokens) == ("ask", 7)
+    assert alter(boss, server, spec(sampling_tokens=0)).sampling_tokens is None
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"sampling": "always"}, {"sampling_tokens": -1}, {"sampling_tokens": True}, {"roots": "yes"}],
+)
+def test_what_makes_no_sense_is_refused(boss, said):
+    with pytest.raises(Problem) as caught:
+        add(boss, spec(**said))
+    assert (caught.value.code, caught.value.field) == ("invalid", next(iter(said)))
+    assert caught.value.remedy
+
+
+def test_a_change_is_in_the_audit_and_needs_the_right(acme, boss):
+    server = add(boss, spec())
+    with pytest.raises(Problem):
+        set_asked_back(casting.person(acme, Role.MEMBER), server, sampling="allow")
+    set_asked_back(boss, server, sampling="allow")
+    assert server.sampling == "allow"
+    assert AuditRow.objects.filter(action="server_asking_changed").count() == 1
+    set_asked_back(boss, server, sampling="allow")
+    assert AuditRow.objects.filter(action="server_asking_changed").count() == 1
+
+
+def test_it_is_exported_and_applied(boss):
+    server = add(boss, spec(sampling="ask", sampling_tokens=500, elicitation=False))
+    ours = described(server, Names())
+    assert (ours["sampling"], ours["sampling_tokens"], ours["elicitation"]) == ("ask", 500, False)
+    assert "roots" not in ours
+    text = as_yaml(configuration(boss, None))
+    assert not apply(boss, read_wanted(text, {}), dry_run=True).changes
+    plan = apply(boss, read_wanted(text.replace("sampling: ask", "sampling: allow"), {}))
+    assert not plan.problems
+    server.refresh_from_db()
+    assert (server.sampling, server.elicitation) == ("allow", False)
+
+
+def test_rest_and_the_form_read_and_write_it(acme, boss):
+    server = add(boss, spec())
+    operator = rest.as_role(acme, Role.OPERATOR)
+    shown = operator.get(f"mcp-servers/{server.pk}").json
+    assert (shown["sampling"], shown["elicitation"], shown["roots"]) == ("off", True, False)
+    changed = operator.patch(f"mcp-servers/{server.pk}", {"sampling": "ask", "roots": True}).json
+    assert (changed["sampling"], changed["roots"], changed["elicitation"]) == ("ask", True, True)
+    assert operator.patch(f"mcp-servers/{server.pk}", {"sampling": "x"}).status == 400
+
+    fields = {
+        **{"name": "ours", "transport_type": "http", "url": "https://mcp.example.com/mcp"},
+        **{"auth_type": "none", "approval": "manual", "sampling": "allow", "sampling_tokens": "9"},
+    }
+    seat = desk.sit(acme, Role.OPERATOR)
+    assert desk.words(seat.get("mcp_servers_server_configuration", server.pk)).count("the model")
+    seat.post("mcp_servers_server_configuration", server.pk, **fields)
+    server.refresh_from_db()
+    assert (server.sampling, server.sampling_tokens, server.elicitation) == ("allow", 9, False)
