@@ -6,6 +6,7 @@ from an attacker). Nothing of it lives in a process, so any can take the call up
 """
 
 import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -34,7 +35,7 @@ def seal(
 def unseal(visitor: Visitor, subject: Any, text: Any) -> dict[str, Any]:
     """Return what a sealed text holds; raises `MCPError` (-32602) for any other text."""
     try:
-        if not isinstance(text, str) or len(text) > LONGEST:
+        if not isinstance(text, str) or len(text) > LONGEST or not _is_canonical(text):
             raise ValueError
         whole = json.loads(decrypt_str(text))
     except (ValueError, InvalidToken):
@@ -45,6 +46,12 @@ def unseal(visitor: Visitor, subject: Any, text: Any) -> dict[str, Any]:
         raise bad_params("`requestState` is too old: send the request anew, without it")
     held: dict[str, Any] = whole["held"]
     return held
+
+
+def _is_canonical(text: str) -> bool:
+    """Tell whether a text is the one way to write its bytes: decoders ignore bits and characters,
+    so that a changed text could otherwise be taken for ours."""
+    return urlsafe_b64encode(urlsafe_b64decode(text)) == text.encode()
 
 
 def _of(visitor: Visitor, subject: Any) -> str:

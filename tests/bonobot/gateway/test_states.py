@@ -1,0 +1,61 @@
+"""States given to clients: only the very text that was given out comes back as what it held."""
+
+from datetime import timedelta
+from string import ascii_letters, digits
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from mcp.shared.exceptions import MCPError
+
+from bonobot.gateway.states import seal, unseal
+from bonobot.gateway.visitors import Visitor
+
+ANA = cast(Visitor, SimpleNamespace(key="agent:1:token:1"))
+BEN = cast(Visitor, SimpleNamespace(key="agent:1:token:2"))
+SUBJECT = {"name": "echo", "arguments": {"text": "hello"}}
+WRITTEN = ascii_letters + digits + "-_="
+
+
+def refused(visitor: Visitor, subject: Any, text: Any) -> bool:
+    with pytest.raises(MCPError) as caught:
+        unseal(visitor, subject, text)
+    return caught.value.error.code == -32602
+
+
+@pytest.mark.parametrize("length", range(4))
+def test_a_state_holds_what_was_put_into_it(length: int) -> None:
+    held = {"answers": "x" * length}
+    assert unseal(ANA, SUBJECT, seal(ANA, SUBJECT, held)) == held
+
+
+# Four lengths, since only some leave bits of the last character unused.
+@pytest.mark.parametrize("length", range(0, 64, 16))
+def test_no_other_end_of_a_state_is_taken_for_it(length: int) -> None:
+    text = seal(ANA, SUBJECT, {"answers": "x" * length})
+    at = len(text.rstrip("=")) - 1
+    for other in WRITTEN:
+        if other != text[at]:
+            assert refused(ANA, SUBJECT, text[:at] + other + text[at + 1 :])
+
+
+@pytest.mark.parametrize("more", ["=", "====", "A", "\n", " ", "!", "é", "TAMPERED"])
+def test_nothing_may_be_added_to_a_state(more: str) -> None:
+    text = seal(ANA, SUBJECT, {})
+    for changed in (text + more, more + text, text[:40] + more + text[40:]):
+        assert refused(ANA, SUBJECT, changed)
+
+
+@pytest.mark.parametrize("text", [None, 7, "", {}, "x" * (256 * 1024 + 1)])
+def test_what_is_no_state_is_refused(text: Any) -> None:
+    assert refused(ANA, SUBJECT, text)
+
+
+def test_a_state_is_worth_nothing_to_others_or_about_another_request() -> None:
+    text = seal(ANA, SUBJECT, {})
+    assert refused(BEN, SUBJECT, text)
+    assert refused(ANA, {**SUBJECT, "name": "add"}, text)
+
+
+def test_a_state_ends() -> None:
+    assert refused(ANA, SUBJECT, seal(ANA, SUBJECT, {}, lifetime=timedelta(seconds=-1)))
