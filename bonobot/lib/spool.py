@@ -2,20 +2,23 @@
 
 Kombu's transport opens the message under its final name and then writes it. A worker that looks in
 between takes an empty file, and dies of it. Here a message gets its name once it is whole. And
-kombu's reads the folder anew for each message; here what was found is taken before it looks again.
+kombu's reads the folder anew for each message and each queue; here one look finds the messages of
+all queues, and what was found is taken before the next.
 """
 
 import os
-from collections import deque
+from collections import defaultdict, deque
 from pathlib import Path
 from queue import Empty
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from typing import Any
 from uuid import uuid4
 
 from kombu.exceptions import ChannelError
 from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps, loads
+
+LOOK_AGAIN_S = 0.05
 
 
 class Channel(filesystem.Channel):
@@ -24,15 +27,14 @@ class Channel(filesystem.Channel):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Begin with nothing found."""
         super().__init__(*args, **kwargs)
-        self._found: dict[str, deque[Path]] = {}
+        self._found: defaultdict[str, deque[Path]] = defaultdict(deque)
+        self._looked = 0.0
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
         """Take the oldest message of a queue, without waiting; raises `Empty`."""
-        found = self._found.setdefault(queue, deque())
+        found = self._found[queue]
         if not found:
-            names = os.listdir(self.data_folder_in)  # noqa: PTH208  # a path for each is dear here
-            mine = sorted(name for name in names if name.partition(".")[2] == f"{queue}.msg")
-            found.extend(Path(self.data_folder_in, name) for name in mine)
+            self._look()
         while found:
             message = found.popleft()
             try:
@@ -44,6 +46,19 @@ class Channel(filesystem.Channel):
                 raise ChannelError(f"Cannot read the message {str(message)!r}") from error
             return loads(said)
         raise Empty
+
+    def _look(self) -> None:
+        """Find the messages of all queues, unless others are left of a look a moment ago."""
+        now = monotonic()
+        if any(self._found.values()) and now - self._looked < LOOK_AGAIN_S:
+            return
+        self._looked = now
+        for found in self._found.values():
+            found.clear()
+        for name in sorted(os.listdir(self.data_folder_in)):  # noqa: PTH208  # paths are dear here
+            if name.endswith(".msg"):
+                queue = name.partition(".")[2].removesuffix(".msg")
+                self._found[queue].append(Path(self.data_folder_in, name))
 
     # kombu's classes disagree on the parameter's name
     def _put(  # type: ignore[override]

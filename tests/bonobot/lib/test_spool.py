@@ -48,6 +48,44 @@ def test_two_readers_get_each_message_once(channel: spool.Channel) -> None:
             one._get("sessions")
 
 
+def test_one_look_finds_the_messages_of_all_queues(
+    channel: spool.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    def look(folder: str) -> list[str]:
+        looks.append(folder)
+        return names(folder)
+
+    names = os.listdir
+    monkeypatch.setattr(os, "listdir", look)
+    monkeypatch.setattr(spool, "monotonic", lambda: 1_000.0)
+    for number in range(3):
+        channel._put("sessions", MESSAGE | {"n": number})
+    channel._put("discovery", MESSAGE)
+    for _ in range(3):
+        with pytest.raises(Empty):
+            channel._get("default")
+        assert channel._get("sessions")["body"] == MESSAGE["body"]
+    assert channel._get("discovery") == MESSAGE
+    assert len(looks) == 1
+
+
+def test_a_long_queue_hides_no_message_of_another(
+    channel: spool.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(spool, "monotonic", lambda: now)
+    for number in range(3):
+        channel._put("sessions", MESSAGE | {"n": number})
+    got = [channel._get("sessions")["n"]]
+    channel._put("default", MESSAGE)
+    now += 2 * spool.LOOK_AGAIN_S
+    assert channel._get("default") == MESSAGE
+    got += [channel._get("sessions")["n"] for _ in range(2)]
+    assert sorted(got) == [0, 1, 2]
+
+
 def test_messages_that_are_thrown_away_meanwhile_are_not_missed(channel: spool.Channel) -> None:
     for number in range(3):
         channel._put("sessions", MESSAGE | {"n": number})
