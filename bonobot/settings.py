@@ -239,6 +239,7 @@ CELERY_BEAT_SCHEDULE = {
         ("sweep", "agents.tasks.sweep", 10),
         ("deliver notices", "bonobot.notices.tasks.deliver_due", 10),
         ("run due workflows", "agents.tasks.run_due_workflows", 10),
+        ("count usage", "bonobot.ledger.tasks.count_usage", 60),
         ("export audit heads", "bonobot.ledger.tasks.export_heads", 60),
         ("watch budgets", "agents.tasks.watch_budgets", 60),
         ("forget who left", "mcp_servers.tasks.forget_who_left", 60),

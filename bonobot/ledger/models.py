@@ -1,4 +1,4 @@
-"""Rows of the ledger: chain heads, audit rows, budget and rate cells.
+"""Rows of the ledger: chain heads, audit rows, rollups of them, budget and rate cells.
 
 They point to nothing: ids and names are copied, so history survives what it tells of. Audit rows
 are only ever written by `store` (for the writer and for changes); through the ORM they are
@@ -13,6 +13,7 @@ from django.db import models
 from django.db.models import Q
 
 from bonobot.ledger.chain import GENESIS
+from bonobot.ledger.rollups import BUCKETS
 from bonobot.lib.problems import Problem
 
 
@@ -259,3 +260,82 @@ class RateCell(models.Model):
 
     def __str__(self) -> str:
         return self.key
+
+
+class Rollup(models.Model):
+    """What calls (or model turns) of one kind came to in one hour or day (UTC); see `rollups`.
+
+    Beside the columns here there is one for each bucket of durations, `took_0` and on. Only
+    `counting` writes; what old audit rows came to stays when they leave.
+    """
+
+    class Grain(models.TextChoices):
+        HOUR = "hour"
+        DAY = "day"
+
+    key = models.CharField(primary_key=True, max_length=32)
+    organization_id = models.UUIDField()
+    grain = models.CharField(max_length=4, choices=Grain)
+    begins = models.DateTimeField()
+    event_type = models.CharField(max_length=64)
+    outcome = models.CharField(max_length=16, choices=AuditRow.Outcome)
+    code = models.CharField(max_length=64)
+    rule = models.CharField(max_length=255)
+    agent_id = models.UUIDField(null=True)
+    agent_name = models.CharField(max_length=255)
+    server_id = models.UUIDField(null=True)
+    server_name = models.CharField(max_length=255)
+    tool_name = models.CharField(max_length=255)
+    model = models.CharField(max_length=255)
+    calls = models.BigIntegerField()
+    duration_ms = models.BigIntegerField()
+    input_tokens = models.BigIntegerField()
+    output_tokens = models.BigIntegerField()
+    cost_microusd = models.BigIntegerField()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["organization_id", "grain", "begins"], name="ledger_rollup_time"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.grain} {self.begins}: {self.calls} {self.outcome}"
+
+
+TOOK = tuple(f"took_{number}" for number in range(BUCKETS))
+for _name in TOOK:
+    Rollup.add_to_class(_name, models.BigIntegerField(default=0, db_default=0))
+
+
+class Counted(models.Model):
+    """How far an organization's audit has been counted; see `counting`.
+
+    `seq` is the last row that was looked at, `head` the end of the chain then. Rows that were
+    opened before `since` are in the rollups already.
+    """
+
+    organization_id = models.UUIDField(primary_key=True)
+    seq = models.BigIntegerField(default=0, db_default=0)
+    head = models.BigIntegerField(default=0, db_default=0)
+    since = models.DateTimeField(null=True)
+    version = models.BigIntegerField(default=0, db_default=0)
+
+    def __str__(self) -> str:
+        return f"{self.organization_id} up to {self.seq}"
+
+
+class Uncounted(models.Model):
+    """A row of the audit that was looked at before its end: a call that ran, or the first refusal
+    of what may be a flood (`refused`: counted once, its repeats come when its window ends)."""
+
+    id = models.UUIDField(primary_key=True)
+    organization_id = models.UUIDField()
+    seq = models.BigIntegerField()
+    opened_at = models.DateTimeField()
+    refused = models.BooleanField(default=False, db_default=False)
+
+    class Meta:
+        indexes = [models.Index(fields=["organization_id", "seq"], name="ledger_uncounted_seq")]
+
+    def __str__(self) -> str:
+        return f"{self.id} at {self.seq}"

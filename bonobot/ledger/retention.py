@@ -1,7 +1,8 @@
 """Retention: old rows leave from the chain's beginning, and a signed checkpoint takes their place.
 
 What is left is verified from the checkpoint on. A row leaves only with both of its seals, so a call
-that was opened before and closed behind the cut stays, with all that follows it.
+that was opened before and closed behind the cut stays, with all that follows it; and only once it
+is counted, so that what it came to stays (`counting`).
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from uuid import UUID, uuid4
 from django.db import transaction
 from django.db.models import Max, Min, Q
 
-from bonobot.ledger import sealing, store
+from bonobot.ledger import counting, sealing, store
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.anchors import signer
 from bonobot.ledger.chain import GENESIS
@@ -37,6 +38,7 @@ def prune(organization_id: UUID, *, before: datetime, actor: Actor) -> Pruned:
 
     Works in steps of 5,000 rows, each with its own checkpoint in the same transaction.
     """
+    counting.count(organization_id)
     removed, seq = 0, start(organization_id)[0]
     while step := _step(organization_id, before):
         removed, seq = removed + step.rows, step.seq
@@ -80,7 +82,7 @@ def _step(organization_id: UUID, before: datetime) -> Pruned | None:
         # The lock of the chain: nobody closes a row at the cut meanwhile.
         store.lock_heads(database, [organization_id])
         old = AuditRow.objects.filter(organization_id=organization_id)
-        cut = _cut(old, before)
+        cut = _cut(old, before, counting.first_uncounted(organization_id))
         if cut is None:
             return None
         seq, digest = cut
@@ -97,9 +99,11 @@ def _step(organization_id: UUID, before: datetime) -> Pruned | None:
         return Pruned(rows, seq)
 
 
-def _cut(rows: Any, before: datetime) -> tuple[int, str] | None:
+def _cut(rows: Any, before: datetime, uncounted: int | None) -> tuple[int, str] | None:
     """Return the last entry that can leave: all before it are whole, old and not too many."""
     young = rows.filter(opened_at__gte=before).aggregate(seq=Min("seq"))["seq"]
+    if uncounted is not None:
+        young = min(uncounted, young or uncounted)
     oldest = rows.order_by("seq").values_list("seq", flat=True)[:AT_ONCE]
     within = rows.filter(seq__in=list(oldest))
     if young is not None:

@@ -6,7 +6,7 @@ from celery import shared_task
 from django.conf import settings
 from django.utils import timezone
 
-from bonobot.ledger import anchors, retention, usage
+from bonobot.ledger import anchors, counting, retention, usage
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.models import FlowCell, Head, PermitRow
 
@@ -23,11 +23,19 @@ def export_heads() -> int:
 
 
 @shared_task
+def count_usage() -> int:
+    """Add what ended since the last time to the rollups; return how many rows that were."""
+    return counting.count_all()
+
+
+@shared_task
 def prune_audit() -> int:
     """Remove audit rows older than `BONOBOT_AUDIT_DAYS` (0: none), and what nobody needs any more.
 
-    That is: permits long expired, labels long let go, and budgets' cells of periods long past.
+    That is: permits long expired, labels long let go, budgets' cells of periods long past, and
+    rollups of hours whose days are kept.
     """
+    counting.forget()
     usage.forget(timezone.now() - KEPT)
     stale = int((timezone.now() - KEPT).timestamp()) * MICROSECONDS
     PermitRow.objects.filter(expires__lt=stale).delete()

@@ -27,6 +27,7 @@ DECISIONS = (
     "bonobot.ledger.entries",
     "bonobot.ledger.floods",
     "bonobot.ledger.groups",
+    "bonobot.ledger.rollups",
     "bonobot.ledger.sealing",
     "bonobot.lib.canonical",
     "bonobot.lib.networks",

@@ -1,0 +1,82 @@
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from bonobot.ledger.rollups import BOUNDS_MS, BUCKETS, Ended, bucket, fold, key_of, quantile
+
+AT = datetime(2026, 11, 22, 13, 59, 59, tzinfo=UTC)
+
+
+def ended(**facts: Any) -> Ended:
+    usual: dict[str, Any] = {
+        "organization_id": UUID(int=1),
+        "opened_at": AT,
+        "event_type": "call",
+        "outcome": "ok",
+        "code": "",
+        "rule": "policy:agent",
+        "agent_id": None,
+        "agent_name": "",
+        "server_id": None,
+        "server_name": "",
+        "tool_name": "now",
+        "resource_id": "mcp_time_now",
+        "duration_ms": 7,
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "cost_microusd": 0,
+        "times": 1,
+    }
+    return Ended(**(usual | facts))
+
+
+def test_equal_rows_come_to_one_place_by_the_hour_and_one_by_the_day() -> None:
+    sums = fold([ended(rule="a"), ended(rule="b", duration_ms=90, cost_microusd=5)])
+    assert {place.begins.hour: one.calls for place, one in sums.items()} == {13: 2, 0: 2}
+    hour = next(one for place, one in sums.items() if place.grain == "hour")
+    assert (hour.duration_ms, hour.cost_microusd, sum(hour.took)) == (97, 5, 2)
+
+
+def test_which_rule_refused_is_told_apart_and_a_flood_counts_with_its_repeats() -> None:
+    refused = {"outcome": "refused", "code": "denied", "duration_ms": None}
+    sums = fold([ended(**refused, rule="a", times=4), ended(**refused, rule="b")], ["day"])
+    assert {place.kind.rule: one.calls for place, one in sums.items()} == {"a": 4, "b": 1}
+
+
+def test_the_key_tells_places_apart() -> None:
+    kinds = [{}, {"tool_name": "then"}, {"code": "x"}, {"agent_id": UUID(int=2)}]
+    kinds += [
+        {"organization_id": UUID(int=3)},
+        {"event_type": "model"},
+        {"opened_at": AT.replace(hour=1)},
+    ]
+    keys = {key_of(place) for facts in kinds for place in fold([ended(**facts)], ["hour"])}
+    assert len(keys) == len(kinds)
+
+
+@pytest.mark.parametrize("took", [[0] * BUCKETS])
+def test_without_a_timed_call_there_is_no_percentile(took: list[int]) -> None:
+    assert quantile(took, 0.5) is None
+
+
+@given(some.lists(some.integers(0, 50_000), min_size=1), some.sampled_from([0.5, 0.95]))
+def test_a_percentile_is_in_the_bucket_of_the_exact_one(times: list[int], share: float) -> None:
+    took = [0] * BUCKETS
+    for time in times:
+        took[bucket(time)] += 1
+    exact = sorted(times)[max(-(-int(share * 100) * len(times) // 100) - 1, 0)]
+    found = quantile(took, share)
+    assert found is not None
+    number = bucket(exact)
+    low = BOUNDS_MS[number - 1] if number else 0
+    assert low <= found <= BOUNDS_MS[number]
+
+
+def test_what_took_longer_than_the_last_bound_is_told_as_the_bound() -> None:
+    took = [0] * BUCKETS
+    took[bucket(10**9)] += 3
+    assert quantile(took, 0.5) == BOUNDS_MS[-1]
