@@ -7,6 +7,11 @@ ARGS ?=
 # Processes of the suite: most of its time is waiting, so there may be more of them than cores.
 TEST_PROCESSES ?= 3
 
+# What a container image has beside the core: all that a deployment may need, without the demo.
+IMAGE_EXTRAS := postgres redis anthropic bedrock google
+COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --universal \
+  --generate-hashes --python-version 3.11 --quiet
+
 # Everything runs as modules of the environment's Python, so that a moved folder keeps working.
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
@@ -76,9 +81,11 @@ bench: $(INSTALLED) ## Measure what the documentation promises
 conformance: $(INSTALLED) ## Run the official MCP conformance suite, both roles
 	@TEST_REQUIRES=npm TEST_CONFORMANCE=whole "$(PY)" -m pytest tests/conformance $(ARGS)
 
-lock: ## Write requirements.lock from pyproject.toml (needs uv)
-	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --all-extras --group dev \
-	  --universal --generate-hashes --python-version 3.11 --quiet --output-file requirements.lock $(ARGS)
+lock: ## Write the locks from pyproject.toml (needs uv)
+	$(COMPILE) --all-extras --group dev --output-file requirements.lock $(ARGS)
+	$(COMPILE) $(IMAGE_EXTRAS:%=--extra %) --constraint requirements.lock --output-file deploy/requirements.lock $(ARGS)
+	echo 'hatchling' | UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile - --constraint requirements.lock \
+	  --universal --generate-hashes --python-version 3.11 --no-annotate --quiet --output-file deploy/build.lock $(ARGS)
 
 clean: ## Remove .venv and caches; what is under var/ stays
 	rm -rf "$(VENV)" .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build dist

@@ -4,7 +4,6 @@ The Celery application is imported here so that `@shared_task` finds its broker 
 """
 
 from bonobot.celery import app as celery_app
+from bonobot.version import __version__
 
 __all__ = ["__version__", "celery_app"]
-
-__version__ = "0.1.0"

@@ -30,8 +30,7 @@ from mcp_servers.registration import add, switch
 
 USERNAME = "admin"
 INSTRUCTIONS = """You help people find out what time it is, and what happened in a git repository.
-Use the tools. Say plainly what you did, and what did not work.
-The repository is at {repository}."""
+Use the tools. Say plainly what you did, and what did not work."""
 # The agent may read the repository; what writes is left out, so that a refusal can be seen too.
 ALLOWED = (
     "mcp_time_*",
@@ -79,7 +78,7 @@ def create_demo() -> Demo:
             name="Demo",
             slug="demo",
             description="Knows the time, and this repository's history",
-            instructions=INSTRUCTIONS.format(repository=_repository()),
+            instructions=_instructions(),
             model_endpoint=endpoint,
         ),
     )
@@ -108,25 +107,30 @@ def _people(password: str) -> tuple[Organization, User]:
     return organization, user
 
 
+def _instructions() -> str:
+    repository = _repository()
+    return f"{INSTRUCTIONS}\nThe repository is at {repository}." if repository else INSTRUCTIONS
+
+
 def _servers() -> list[_DemoServer]:
-    """Return the servers that are installed; the git one watches the repository we run from."""
+    """Return the servers that are installed; git's only where there is a repository to watch."""
     repository = _repository()
     known = [
         _DemoServer("time", "mcp_server_time", "Time and time zones"),
-        _DemoServer(
-            "git",
-            "mcp_server_git",
-            f"The history of {repository}",
-            ("--repository", str(repository)),
-        ),
         _DemoServer("fetch", "mcp_server_fetch", "Reads pages of the web", enabled=False),
     ]
+    if repository:
+        arguments = ("--repository", str(repository))
+        about = f"The history of {repository}"
+        known.insert(1, _DemoServer("git", "mcp_server_git", about, arguments))
     return [one for one in known if find_spec(one.module)]
 
 
-def _repository() -> Path:
-    here = Path(settings.BASE_DIR)
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
+def _repository() -> Path | None:
+    """Return the repository that we run from, or that the command was started in, if any."""
+    places = (Path(settings.BASE_DIR), Path.cwd())
+    above = (folder for here in places for folder in (here, *here.parents))
+    return next((folder for folder in above if (folder / ".git").exists()), None)
 
 
 def _serve(principal: Principal, agent: Agent, one: _DemoServer) -> Problem | None:

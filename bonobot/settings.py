@@ -25,7 +25,8 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 # --- Where it lives -----------------------------------------------------------------------------
 
 # Beside manage.py in a checkout; installed from a wheel, in the folder it is started in.
-_home = BASE_DIR if (BASE_DIR / "manage.py").is_file() else Path.cwd()
+_checkout = (BASE_DIR / "manage.py").is_file()
+_home = BASE_DIR if _checkout else Path.cwd()
 BONOBOT_VAR = keys.private_folder(
     Path(env.text("BONOBOT_VAR", str(_home / "var"))).expanduser().absolute()
 )
@@ -132,7 +133,8 @@ APPEND_SLASH = False
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        # Named, not found by its app: ours replace others' templates.
+        "DIRS": [(BASE_DIR if _checkout else BASE_DIR / "bonobot") / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [

@@ -76,6 +76,16 @@ def corpus() -> str:
     return folder if folder and Path(folder).is_dir() else ""
 
 
+def nginx() -> str:
+    """Return the path of nginx, blank when there is none."""
+    return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin") or ""
+
+
+def systemd() -> str:
+    """Return the path of what checks systemd's units, blank when there is none."""
+    return shutil.which("systemd-analyze") or ""
+
+
 PARTS = (
     Part("postgres", "PostgreSQL", postgres, "set DATABASE_URL=postgresql://…"),
     Part("redis", "Redis", redis, "set REDIS_URL=redis://…"),
@@ -83,6 +93,8 @@ PARTS = (
     Part("sandbox", "Sandbox", sandbox, "install the packages `bubblewrap` and `util-linux`"),
     Part("corpus", "Attack samples", corpus, "set TEST_CORPUS=folder"),
     Part("sdk1", "First MCP SDK", first_sdk, "run `sh tests/clients/install`"),
+    Part("nginx", "nginx", nginx, "install the package `nginx-light`"),
+    Part("systemd", "systemd", systemd, "install the package `systemd`"),
     Part("npm", "npm servers", npm_servers, "install Node.js and run `npm ci` in tests/npm"),
 )
 

@@ -63,8 +63,12 @@ def test_every_runtime_dependency_has_its_reason() -> None:
     assert not [line for line in lines if not re.search(r'",\s+# \w', line)]
 
 
-def test_the_version_is_one() -> None:
-    assert project()["project"]["version"] == __version__
+def test_the_version_is_the_latest_release_of_the_changelog() -> None:
+    releases = re.findall(r"^## \[(\d[^\]]*)\]", read("CHANGELOG.md"), re.MULTILINE)
+    assert __version__ == releases[0]
+    assert "version" in project()["project"]["dynamic"]
+    assert project()["tool"]["hatch"]["version"]["path"] == "CHANGELOG.md"
+    assert re.search(project()["tool"]["hatch"]["version"]["pattern"], f"## [{__version__}]")
 
 
 def test_help_explains_every_target() -> None:

@@ -5,8 +5,7 @@ import os
 import socket
 import sys
 import time
-from argparse import ArgumentParser, ArgumentTypeError
-from pathlib import Path
+from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
@@ -17,18 +16,14 @@ from django.db import OperationalError, connections
 from bonobot import __version__, health
 from bonobot.cli.group import Cli
 from bonobot.ledger import writer
-from bonobot.lib import keys, runtime
+from bonobot.lib import runtime
 from bonobot.lib.problems import Problem, Unavailable
-from bonobot.management.processes import Crew, Program, python
+from bonobot.management.processes import Crew, Program
 from bonobot.management.processes import names as listed
+from bonobot.management.programs import ANYWHERE, address, environment, lineup, port_number
 from mcp_servers.presets.loading import load_new_presets
 
 READY_WITHIN_S = 60
-# Celery says it in seven lines at every start; `bonobot check --deploy` says it in one.
-ROOT_WARNING = "ignore:You're running the worker with superuser privileges"
-QUEUES = "default,discovery,sessions"
-# Addresses that mean "all of them": to look from here, use the loopback.
-ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
 
 
 class Command(BaseCommand):
@@ -58,7 +53,7 @@ class Command(BaseCommand):
         host, port = options["host"], options["port"]
         require_free(host, port)
         login = self.prepare(demo=not options["no_demo"])
-        programs = lineup(host, port, worker=not options["no_worker"])
+        programs = lineup(host, port, work=not options["no_worker"])
         with self.crew(programs, host, port) as crew:
             fault = "not ready"
             try:
@@ -113,7 +108,7 @@ class Command(BaseCommand):
 
         if Organization.objects.exists():
             return {}
-        self.stdout.write("Making a demo organization with an agent and three servers")
+        self.stdout.write("Making a demo organization with an agent and its servers")
         made = create_demo()
         for problem in made.problems:
             self.stderr.write(self.style.WARNING(f"Demo server {problem}"))
@@ -142,48 +137,6 @@ class Command(BaseCommand):
             self.stdout.flush()
 
 
-def lineup(host: str, port: int, *, worker: bool) -> tuple[Program, ...]:
-    """Return what to start, in order; it is stopped in the opposite order."""
-    web = Program(
-        "web",
-        python(
-            *("uvicorn", "bonobot.asgi:application", "--host", host, "--port", str(port)),
-            *("--lifespan", "on", "--no-access-log", "--no-server-header"),
-            *("--timeout-graceful-shutdown", "5"),
-        ),
-    )
-    if not worker:
-        return (web,)
-    celery = ("celery", "--quiet", "--app", "bonobot")
-    return (
-        web,
-        Program(
-            "worker",
-            python(
-                *(*celery, "worker", "--pool", "threads", "--queues", QUEUES),
-                *("--without-gossip", "--without-mingle"),
-            ),
-            grace_s=settings.BONOBOT_DRAIN_S + 15.0,
-        ),
-        Program("beat", python(*celery, "beat", "--pidfile=")),
-    )
-
-
-def environment(host: str, port: int) -> dict[str, str]:
-    """Return the environment of the programs: ours, with what a terminal and a laptop need."""
-    given = dict(os.environ)
-    given.setdefault("BONOBOT_LOG_FORMAT", "text")
-    given.setdefault("PYTHONWARNINGS", ROOT_WARNING)
-    if "BONOBOT_URL_FILE" not in given:
-        given.setdefault("BONOBOT_URL", address(host, port))
-    return given | {
-        "BONOBOT_VAR": str(settings.BONOBOT_VAR),
-        "PYTHONUNBUFFERED": "1",
-        # Celery's filesystem broker moves messages through the folder for temporary files.
-        "TMPDIR": str(keys.private_folder(Path(settings.BONOBOT_VAR) / "tmp")),
-    }
-
-
 def watch(crew: Crew) -> str:
     """Copy logs until a signal comes or a program ends; return which ended, blank on a signal."""
     while not crew.asked_to_stop:
@@ -191,12 +144,6 @@ def watch(crew: Crew) -> str:
             return fault
         crew.pump(0.5)
     return ""
-
-
-def address(host: str, port: int) -> str:
-    """Return the URL for a browser on this machine."""
-    name = ANYWHERE.get(host, host)
-    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def require_free(host: str, port: int) -> None:
@@ -227,13 +174,6 @@ def unusable(host: str, port: int, error: OSError) -> Unavailable:
     detail = f"Bonobot can't listen on {host}:{port} ({error})."
     remedy = "Use an address of this machine, 127.0.0.1 or 0.0.0.0."
     return Unavailable(detail, code="bad_host", field="--host", remedy=remedy)
-
-
-def port_number(text: str) -> int:
-    """Return a port that exists; raises ArgumentTypeError."""
-    if text.isascii() and text.isdecimal() and 1 <= int(text) <= 65_535:
-        return int(text)
-    raise ArgumentTypeError(f"{text!r} is no port: choose one from 1 to 65535")
 
 
 def healthy(host: str, port: int) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from bonobot.lib.problems import Unavailable
+from bonobot.management import programs
 from bonobot.management.commands import up
 from tests.eventually import eventually
 from tests.processes import Process, environment, healthy, start, unused_port
@@ -191,7 +192,7 @@ def test_a_port_of_the_system_is_refused() -> None:
 @pytest.mark.parametrize("port", ["0", "-1", "70000", "http", "\uff18\uff10"])
 def test_a_port_that_does_not_exist_is_wrong_usage(port: str) -> None:
     with pytest.raises(ArgumentTypeError, match="from 1 to 65535"):
-        up.port_number(port)
+        programs.port_number(port)
 
 
 @pytest.mark.parametrize(
@@ -204,11 +205,11 @@ def test_a_port_that_does_not_exist_is_wrong_usage(port: str) -> None:
     ],
 )
 def test_the_address_is_one_that_a_browser_here_can_open(host: str, url: str) -> None:
-    assert up.address(host, 9000) == url
+    assert programs.address(host, 9000) == url
 
 
 def test_the_url_that_was_set_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BONOBOT_URL", "https://bonobot.example.com")
-    assert up.environment("127.0.0.1", 9000)["BONOBOT_URL"] == "https://bonobot.example.com"
+    assert programs.environment("127.0.0.1", 9000)["BONOBOT_URL"] == "https://bonobot.example.com"
     monkeypatch.delenv("BONOBOT_URL")
-    assert up.environment("127.0.0.1", 9000)["BONOBOT_URL"] == "http://127.0.0.1:9000"
+    assert programs.environment("127.0.0.1", 9000)["BONOBOT_URL"] == "http://127.0.0.1:9000"

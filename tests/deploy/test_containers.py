@@ -1,0 +1,178 @@
+"""The image, the compose file and the manifests: linted by their own linters, and read by us."""
+
+import os
+import re
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from bonobot.lib import keys
+from tests.parts import ROOT
+
+DEPLOY = ROOT / "deploy"
+BIN = Path(sys.executable).parent
+BASE = DEPLOY / "kubernetes" / "kustomization.yaml"
+MANIFESTS = sorted({*BASE.parent.glob("*.yaml")} - {BASE})
+IMAGE_EXTRAS = ("postgres", "redis", "anthropic", "bedrock", "google")
+PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
+
+
+def passes(*command: str | Path) -> bool:
+    ended = run(*command)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return True
+
+
+def documents() -> list[dict[str, Any]]:
+    texts = [path.read_text(encoding="utf-8") for path in MANIFESTS]
+    return [found for text in texts for found in yaml.safe_load_all(text)]
+
+
+def compose() -> dict[str, Any]:
+    text = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def pod(document: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = document["spec"]["template"]["spec"]
+    return found
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    kinds = ("Deployment", "Job")
+    return {one["metadata"]["name"]: pod(one) for one in documents() if one["kind"] in kinds}
+
+
+def pins(name: str) -> dict[str, str]:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return {canonicalize_name(one): version for one, version in PINNED.findall(text)}
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    assert passes(BIN / "hadolint", "deploy/Containerfile")
+
+
+def test_the_yaml_is_tidy() -> None:
+    assert passes(BIN / "yamllint", "--strict", "-c", "deploy/yamllint.yaml", "deploy")
+
+
+def test_the_compose_file_follows_the_specification() -> None:
+    schema = ("--builtin-schema", "vendor.compose-spec")
+    assert passes(BIN / "check-jsonschema", *schema, "deploy/compose.yaml")
+
+
+def test_the_manifests_are_what_kubernetes_expects() -> None:
+    assert passes(BIN / "kubernetes-validate", "--strict", "--quiet", *MANIFESTS)
+
+
+def test_the_base_lists_every_manifest() -> None:
+    listed = yaml.safe_load(BASE.read_text(encoding="utf-8"))["resources"]
+    assert sorted(listed) == [path.name for path in MANIFESTS]
+
+
+def test_pods_run_without_rights_and_write_to_their_volumes_only() -> None:
+    assert sorted(pods()) == ["bonobot-beat", "bonobot-migrate", "bonobot-web", "bonobot-worker"]
+    for found in pods().values():
+        assert found["securityContext"]["runAsNonRoot"] is True
+        assert found["automountServiceAccountToken"] is False
+        (container,) = found["containers"]
+        rights = container["securityContext"]
+        assert rights["readOnlyRootFilesystem"] is True
+        assert rights["allowPrivilegeEscalation"] is False
+        assert rights["capabilities"] == {"drop": ["ALL"]}
+        mounted = {one["name"] for one in container["volumeMounts"]}
+        assert mounted == {one["name"] for one in found["volumes"]}
+
+
+def test_beat_is_one_and_never_two() -> None:
+    (beat,) = (one for one in documents() if one["metadata"]["name"] == "bonobot-beat")
+    assert (beat["spec"]["replicas"], beat["spec"]["strategy"]) == (1, {"type": "Recreate"})
+    assert "replicas" not in compose()["services"]["beat"].get("deploy", {})
+
+
+def test_the_secrets_that_are_read_are_the_ones_that_are_made(tmp_path: Path) -> None:
+    assert passes("sh", DEPLOY / "secrets", tmp_path)
+    made = {path.name for path in tmp_path.iterdir()}
+    named = {name: one["file"] for name, one in compose()["secrets"].items()}
+    assert {Path(file).name for file in named.values()} == set(named) == made
+    (configuration,) = (one for one in documents() if one["kind"] == "ConfigMap")
+    files = {name: Path(value) for name, value in configuration["data"].items() if "FILE" in name}
+    assert {path.name for path in files.values()} <= made
+    wanted = {name.removesuffix("_FILE").removeprefix("BONOBOT_").lower() for name in files}
+    assert wanted == {path.name for path in files.values()}
+
+
+def test_made_secrets_are_taken_and_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "secrets"
+    assert passes("sh", DEPLOY / "secrets", folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    texts = {path.name: path.read_text(encoding="utf-8").strip() for path in folder.iterdir()}
+    assert keys.field_keys(texts["field_keys"], name="x")
+    assert keys.signing_keys(texts["audit_keys"], name="x")
+    assert keys.peppers(texts["token_peppers"], name="x")
+    assert len(texts["secret_key"]) >= 50
+    assert texts["postgres_password"] in texts["database_url"]
+    assert passes("sh", DEPLOY / "secrets", folder)
+    assert texts == {
+        path.name: path.read_text(encoding="utf-8").strip() for path in folder.iterdir()
+    }
+
+
+def test_settings_of_the_examples_exist() -> None:
+    example = (ROOT / ".env.example").read_text(encoding="utf-8")
+    known = set(re.findall(r"^#?([A-Z_]+)=", example, re.MULTILINE))
+    named = {
+        name
+        for path in DEPLOY.rglob("*")
+        if path.is_file() and path.suffix != ".lock"
+        for name in re.findall(
+            r"\b(BONOBOT_[A-Z_]+|DATABASE_URL\w*|REDIS_URL\w*)\b", path.read_text(encoding="utf-8")
+        )
+    }
+    named = {name.removesuffix("_FILE") for name in named}
+    assert named - known - {"BONOBOT_VAR"} == set()
+
+
+def test_the_image_gets_what_the_lock_names() -> None:
+    described = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lines = list(described["dependencies"])
+    lines += [line for extra in IMAGE_EXTRAS for line in described["optional-dependencies"][extra]]
+    image, everything = pins("deploy/requirements.lock"), pins("requirements.lock")
+    assert {canonicalize_name(Requirement(line).name) for line in lines} <= set(image)
+    assert image.items() <= everything.items()
+    assert pins("deploy/build.lock").items() <= everything.items()
+
+
+def test_the_image_is_built_from_what_it_is_given() -> None:
+    ignored = (ROOT / ".containerignore").read_text(encoding="utf-8")
+    assert ignored == (ROOT / ".dockerignore").read_text(encoding="utf-8")
+    text = (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+    copied = re.findall(r"^COPY ((?!--).+) \S+$", text, re.MULTILINE)
+    sources = {name.split("/")[0] for line in copied for name in line.split()}
+    assert {f"!{name}" for name in sources if name != "deploy"} <= set(ignored.splitlines())
+    assert all((ROOT / name).exists() for line in copied for name in line.split())
+    assert os.access(DEPLOY / "secrets", os.X_OK)
+
+
+@pytest.mark.parametrize("part", ["web", "worker", "beat", "migrate"])
+def test_every_way_to_run_it_uses_the_commands_that_exist(part: str) -> None:
+    from django.core.management import get_commands
+
+    unit = (DEPLOY / "systemd" / f"bonobot-{part}.service").read_text(encoding="utf-8")
+    assert f"ExecStart=/opt/bonobot/bin/bonobot {part}" in unit
+    assert compose()["services"][part]["command"][0] == part
+    assert pods()[f"bonobot-{part}"]["containers"][0]["args"][0] == part
+    assert part in get_commands()
