@@ -5,7 +5,7 @@ know fewer members than servers send. Its middleware is the place where that is 
 that comes from there is sent as it is.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult
@@ -58,7 +58,7 @@ class Serving:
         self.listening = Listening(self.listed)
         self._relayed = Relayed()
         self._bots = Bots()
-        self._methods: dict[str, Handler] = {
+        both: dict[str, Handler] = {
             **dict.fromkeys(LISTS, self._list),
             "tools/call": lambda inbound: self._at(inbound.visitor).call_tool(inbound),
             "resources/read": self._read,
@@ -67,6 +67,7 @@ class Serving:
         }
         tasks = Tasks(self._relayed.hosts)
         self._modern: dict[str, Handler] = {
+            **both,
             "tasks/get": tasks.get,
             "tasks/update": tasks.update,
             "tasks/cancel": tasks.cancel,
@@ -74,6 +75,7 @@ class Serving:
             "subscriptions/listen": self.listening.listen,
         }
         self._handshake: dict[str, Handler] = {
+            **both,
             "initialize": self._initialize,
             "logging/setLevel": self._set_level,
             "resources/subscribe": self._subscribe,
@@ -83,11 +85,14 @@ class Serving:
         self.server.middleware[:] = [self._answer]
         self.server.get_tool_input_schema = _input_schema
 
+    def methods(self, *, modern: bool) -> Mapping[str, Handler]:
+        """Return what is answered in an era, by the methods' names."""
+        return self._modern if modern else self._handshake
+
     async def _answer(self, ctx: Context, call_next: CallNext) -> HandlerResult:
         """Answer what is ours; the rest (pings, unknown methods, notifications) is the SDK's."""
         modern = ctx.protocol_version == MODERN
-        handler = (self._modern if modern else self._handshake).get(ctx.method)
-        handler = handler or self._methods.get(ctx.method)
+        handler = self.methods(modern=modern).get(ctx.method)
         if ctx.request_id is None or handler is None:
             return await call_next(ctx)
         who = await self._who_asks() if self._who_asks else visitor()

@@ -14,6 +14,7 @@ from typing import Any
 from cryptography.fernet import InvalidToken
 from django.utils import timezone
 from encrypted_model_fields.fields import decrypt_str, encrypt_str
+from mcp.shared.exceptions import MCPError
 
 from bonobot.gateway.inbound import bad_params
 from bonobot.gateway.visitors import Visitor
@@ -39,13 +40,18 @@ def unseal(visitor: Visitor, subject: Any, text: Any) -> dict[str, Any]:
             raise ValueError
         whole = json.loads(decrypt_str(text))
     except (ValueError, InvalidToken):
-        raise bad_params("`requestState` is none of ours") from None
+        raise _of_another() from None
     if not isinstance(whole, dict) or whole.get("of") != _of(visitor, subject):
-        raise bad_params("`requestState` belongs to another request")
+        raise _of_another()
     if whole["until"] < timezone.now().timestamp():
         raise bad_params("`requestState` is too old: send the request anew, without it")
     held: dict[str, Any] = whole["held"]
     return held
+
+
+def _of_another() -> MCPError:
+    """Return the error of a state of somebody else, which answers like one that is no state."""
+    return bad_params("`requestState` wasn't given out for this request: send it anew, without")
 
 
 def _is_canonical(text: str) -> bool:

@@ -1,5 +1,6 @@
 """Fixtures of the gateway's tests: its ASGI application on this process's loop, asked raw."""
 
+import asyncio
 import itertools
 import json
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ __all__ = ["acme", "effects", "helper", "library", "workshop"]
 
 MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"
+LONG_S = 30
 
 
 @dataclass(frozen=True)
@@ -78,17 +80,17 @@ class Wire:
         **headers: str,
     ) -> Reply:
         """Send a request of the modern era."""
-        stamped = {
-            f"{META}protocolVersion": MODERN,
-            f"{META}clientInfo": {"name": "tests", "version": "1"},
-            f"{META}clientCapabilities": capabilities or {},
-            **(meta or {}),
-        }
-        said = {**(params or {}), "_meta": stamped}
-        named = {"MCP_Protocol_Version": MODERN, "Mcp_Method": method}
-        if (name := said.get("name") or said.get("uri")) and "/list" not in method:
-            named["Mcp_Name"] = name
-        return self._request(path, method, said, {**named, **headers}, token)
+        said = {**(params or {}), "_meta": {**_stamp(capabilities), **(meta or {})}}
+        return self._request(path, method, said, {**_named(method, said), **headers}, token)
+
+    def listen(self, path: str, params: dict[str, Any], token: str | None = None) -> "Stream":
+        """Open a stream of the modern era (`subscriptions/listen`)."""
+        method = "subscriptions/listen"
+        said = {**params, "_meta": _stamp(None)}
+        message = {"jsonrpc": "2.0", "id": next(self._numbers), "method": method, "params": said}
+        content = json.dumps(message).encode()
+        bearer = {"Authorization": f"Bearer {token or self.token}"}
+        return Stream(self._mount, "POST", path, {**_named(method, said), **bearer}, content)
 
     def handshake(
         self,
@@ -125,11 +127,7 @@ class Wire:
 
     async def _send(self, verb: str, path: str, content: bytes, headers: dict[str, str]) -> Reply:
         transport = httpx2.ASGITransport(self._mount, raise_app_exceptions=True)
-        named = {
-            "Accept": "application/json, text/event-stream",
-            "Content-Type": "application/json",
-            **{name.replace("_", "-"): value for name, value in headers.items()},
-        }
+        named = _spelled(headers)
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
             response = await client.request(verb, path, content=content, headers=named)
         return _reply(response)
@@ -155,8 +153,89 @@ class Session:
     def tell(self, method: str) -> Reply:
         """Send a notification."""
         body = json.dumps({"jsonrpc": "2.0", "method": method}).encode()
-        bearer = f"Bearer {self._wire.token if self._token is None else self._token}"
-        return self._wire.send("POST", self._path, body, Authorization=bearer, **self.headers)
+        return self._wire.send("POST", self._path, body, **self._with_bearer())
+
+    def follow(self) -> "Stream":
+        """Open the stream on which the session is told what comes unasked."""
+        return Stream(self._wire._mount, "GET", self._path, self._with_bearer())
+
+    def _with_bearer(self) -> dict[str, str]:
+        token = self._wire.token if self._token is None else self._token
+        return {"Authorization": f"Bearer {token}", **self.headers}
+
+
+class Stream:
+    """An answer that goes on: what is told on it, message by message; to be closed."""
+
+    def __init__(
+        self, mount: Mount, verb: str, path: str, headers: dict[str, str], content: bytes = b""
+    ) -> None:
+        self.status = 0
+        self._told: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._gone = asyncio.Event()
+        self._rest = b""
+        self._body = [{"type": "http.request", "body": content, "more_body": False}]
+        scope = {
+            **{"type": "http", "method": verb, "path": path, "query_string": b""},
+            "headers": [
+                (name.lower().encode(), value.encode())
+                for name, value in {"Host": "localhost", **_spelled(headers)}.items()
+            ],
+        }
+        self._answering = runtime().spawn(mount(scope, self._receive, self._send), name="stream")
+
+    def next(self, within: float = LONG_S) -> dict[str, Any] | None:
+        """Return what is told next, None at the end; raises `TimeoutError`."""
+        return runtime().call(self._told.get, timeout_s=within)
+
+    def close(self) -> None:
+        """Hang up."""
+        runtime().call(self._hang_up)
+
+    async def _hang_up(self) -> None:
+        self._gone.set()
+        await asyncio.wrap_future(self._answering)
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._body:
+            return self._body.pop()
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            return
+        *events, self._rest = (self._rest + message["body"].replace(b"\r", b"")).split(b"\n\n")
+        for one in events:
+            lines = [line[6:] for line in one.splitlines() if line.startswith(b"data: ")]
+            if lines and lines[0]:
+                self._told.put_nowait(json.loads(lines[0]))
+        if not message.get("more_body"):
+            self._told.put_nowait(None)
+
+
+def _stamp(capabilities: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        f"{META}protocolVersion": MODERN,
+        f"{META}clientInfo": {"name": "tests", "version": "1"},
+        f"{META}clientCapabilities": capabilities or {},
+    }
+
+
+def _named(method: str, said: dict[str, Any]) -> dict[str, str]:
+    named = {"MCP_Protocol_Version": MODERN, "Mcp_Method": method}
+    if (name := said.get("name") or said.get("uri")) and "/list" not in method:
+        named["Mcp_Name"] = name
+    return named
+
+
+def _spelled(headers: dict[str, str]) -> dict[str, str]:
+    return {
+        "Accept": "application/json, text/event-stream",
+        "Content-Type": "application/json",
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
 
 
 def _reply(response: httpx2.Response) -> Reply:

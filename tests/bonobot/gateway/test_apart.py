@@ -1,0 +1,250 @@
+"""Apart: two principals never see each other's lists, results, resources, sessions or notices.
+
+For every method that the gateway serves, in both eras: what is somebody else's answers as what
+doesn't exist does, to the letter, and nothing of somebody else's stands in any answer.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from agents.models import Session
+from agents.sessions.requests import send
+from agents.tool_policies import PolicyText, set_policy
+from bonobot.gateway.serving import Serving
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from tests.agents import casting
+from tests.bonobot.gateway.conftest import Reply, Stream, Wire
+from tests.bonobot.gateway.parties import (
+    NOWHERE,
+    PERSONAL,
+    ROOT,
+    ROWS,
+    Party,
+    Probe,
+    Row,
+    party,
+    twin,
+)
+from tests.bonobot.gateway.upstream import Upstream
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+NUMBER = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+ERAS = {"modern": True, "handshake": False}
+STRANGERS = ("a colleague", "a foreigner")
+SERVED = Serving()
+LISTENED = {"toolsListChanged": True, "resourcesListChanged": True, "promptsListChanged": True}
+
+
+@pytest.fixture
+def upstreams() -> Iterator[Callable[[str], Upstream]]:
+    with ExitStack() as made:
+        yield lambda mark: made.enter_context(Upstream(mark).listening())
+
+
+@pytest.fixture
+def owner(acme: Organization, wire: Wire, upstreams: Callable[[str], Upstream]) -> Party:
+    return party(acme, wire, upstreams("zanzibar"), Role.MEMBER)
+
+
+def strange(who: str, owner: Party, upstreams: Callable[[str], Upstream]) -> Party:
+    """Return a token of the same organization for another agent, or another organization's."""
+    if who == "a colleague":
+        return party(owner.agent.organization, owner.wire, upstreams("borneo"), Role.MEMBER)
+    return party(casting.organization("other"), owner.wire, upstreams("cyprus"), Role.OWNER)
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_every_method_that_is_served_has_a_row(era: str) -> None:
+    assert SERVED.methods(modern=ERAS[era]).keys() <= ROWS.keys()
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+@pytest.mark.parametrize("era", ERAS)
+def test_what_is_somebody_elses_answers_like_what_is_not_there(
+    era: str, who: str, owner: Party, upstreams: Callable[[str], Upstream]
+) -> None:
+    me = strange(who, owner, upstreams)
+    compare(me, owner, {one: ROWS[one] for one in SERVED.methods(modern=ERAS[era])}, era)
+
+
+def test_the_very_same_rights_give_nothing_of_what_another_has_begun(owner: Party) -> None:
+    compare(twin(owner), owner, PERSONAL, "modern")
+
+
+def compare(me: Party, owner: Party, rows: dict[str, Row], era: str) -> None:
+    """Hold what a stranger is answered against what a name that nothing has is answered."""
+    asked = Asked(me, era)
+    at_home = Asked(owner, era)
+    for method, row in rows.items():
+        for probe in row(me, owner):
+            sent = asked(method, probe.path, probe.foreign, probe.headers[0])
+            other = asked(method, probe.path, probe.unknown, probe.headers[1])
+            assert told(sent, probe) == told(other, probe), (method, probe)
+            if me.mark != owner.mark:
+                seen = told(sent, probe)[1]
+                assert not [one for one in (owner.mark, *owner.ids.values()) if one in seen], seen
+            if probe.home:  # so it is a sound request, which its owner gets an answer to
+                own = at_home(method, probe.home, probe.foreign, probe.headers[0])
+                assert not own.result.get("isError"), own
+
+
+class Asked:
+    """Asks in an era, at any address; sessions are opened as they are needed.
+
+    Those of the handshake era can't be asked back: states are the modern era's.
+    """
+
+    def __init__(self, who: Party, era: str) -> None:
+        self._who, self._modern = who, ERAS[era]
+        self._sessions: dict[str, Any] = {}
+
+    def __call__(
+        self, method: str, path: str, params: dict[str, Any], headers: dict[str, str]
+    ) -> Reply:
+        who = self._who
+        if self._modern:
+            return who.ask(path, method, params, **headers)
+        if path not in self._sessions:
+            self._sessions[path] = who.wire.handshake(path, token=who.token)
+        found: Reply = self._sessions[path].ask(method, params)
+        return found
+
+
+def told(reply: Reply, probe: Probe) -> tuple[int, str]:
+    """Return what an answer tells, without its number and the names that were sent."""
+    text = json.dumps({**reply.message, "id": None}, sort_keys=True)
+    for name in sorted(probe.names, key=len, reverse=True):
+        text = text.replace(json.dumps(name)[1:-1], "…").replace(repr(name), "…")
+    return reply.status, text if probe.names == () else NUMBER.sub("#", text)
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+def test_somebody_elses_address_is_like_one_that_is_not_there(
+    who: str, owner: Party, upstreams: Callable[[str], Upstream]
+) -> None:
+    me = strange(who, owner, upstreams)
+    for era, modern in ERAS.items():
+        for method in SERVED.methods(modern=modern):
+            for kind, slug in (("agents", owner.agent.slug), ("servers", owner.mark)):
+                there, nowhere = (f"{ROOT}/{kind}/{one}" for one in (slug, NOWHERE))
+                probe = Probe(there, {}, {}, (slug, NOWHERE))
+                both = [opened(me, path, method, modern=modern) for path in (there, nowhere)]
+                assert told(both[0], probe) == told(both[1], probe), (era, method)
+                assert both[0].status == 404
+
+
+def opened(me: Party, path: str, method: str, *, modern: bool) -> Reply:
+    if modern:
+        return me.ask(path, method, {})
+    return me.wire._request(path, method, {}, {"Mcp_Session_Id": "x" * 32}, me.token)
+
+
+@pytest.mark.parametrize("who", ["a twin", *STRANGERS])
+def test_somebody_elses_session_is_like_one_that_is_not_there(
+    who: str, owner: Party, upstreams: Callable[[str], Upstream]
+) -> None:
+    me = twin(owner) if who == "a twin" else strange(who, owner, upstreams)
+    own = owner.wire.handshake(owner.home, token=owner.token)
+    number = own.headers["Mcp_Session_Id"]
+    for method in SERVED.methods(modern=False):
+        for path in (me.home, ROOT):
+            both = [
+                me.wire._request(path, method, {}, {**own.headers, "Mcp_Session_Id": one}, me.token)
+                for one in (number, "0" * len(number))
+            ]
+            probe = Probe(path, {}, {}, (number, "0" * len(number)))
+            assert told(both[0], probe) == told(both[1], probe), method
+            assert both[0].status == 404
+    for verb in ("GET", "DELETE"):
+        bearer = {"Authorization": f"Bearer {me.token}"}
+        assert me.wire.send(verb, me.home, **{**own.headers, **bearer}).status == 404
+    assert own.ask("ping").status == 200
+
+
+def watched(one: Party) -> str:
+    return f"bonobot://sessions/{one.ids['session_id']}"
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+@pytest.mark.parametrize("era", ERAS)
+def test_nobody_is_told_of_what_changes_for_others(
+    era: str, who: str, owner: Party, upstreams: Callable[[str], Upstream]
+) -> None:
+    me = strange(who, owner, upstreams)
+    uris = [watched(owner), watched(me)]
+    if ERAS[era]:
+        asked = {"notifications": {**LISTENED, "resourceSubscriptions": uris}}
+        stream = me.wire.listen(ROOT, asked, me.token)
+        granted = (stream.next() or {})["params"]["notifications"]
+        assert granted["resourceSubscriptions"] == uris  # as of one that isn't there
+    else:
+        session = me.wire.handshake(ROOT, token=me.token)
+        for uri in uris:
+            session.ask("resources/subscribe", {"uri": uri})
+        stream = session.follow()
+    try:
+        assert heard(stream, owner, me) == {watched(me)}
+    finally:
+        stream.close()
+
+
+def heard(stream: Stream, owner: Party, me: Party) -> set[str]:
+    """Return what is told when both sessions go on, the stranger's own again behind it."""
+    told_of: set[str] = set()
+    for one in (owner, me, me):
+        boss = casting.administrator(one.agent.organization)
+        policy = PolicyText("denylist", deny=(one.tool("echo"),))
+        set_policy(boss, one.agent, policy)  # at `/mcp` nobody sees another tool for it
+        send(boss, Session.objects.get(pk=one.ids["session_id"]), "And then?")
+        while one is me:
+            notice = stream.next()
+            assert notice is not None
+            assert notice["method"] == "notifications/resources/updated"
+            told_of.add(notice["params"]["uri"])
+            if notice["params"]["uri"] == watched(me):
+                break
+    return told_of
+
+
+@pytest.mark.parametrize("who", STRANGERS)
+def test_a_list_that_changes_for_another_is_told_to_nobody_else(
+    who: str, owner: Party, upstreams: Callable[[str], Upstream]
+) -> None:
+    me = strange(who, owner, upstreams)
+    streams = [
+        one.wire.listen(one.home, {"notifications": LISTENED}, one.token) for one in (owner, me)
+    ]
+    methods = [(stream.next() or {})["method"] for stream in streams]
+    assert set(methods) == {"notifications/subscriptions/acknowledged"}
+    try:
+        for changed, stream in ((owner, streams[0]), (me, streams[1])):
+            boss = casting.administrator(changed.agent.organization)
+            gone = PolicyText("denylist", deny=(changed.tool("echo"),))
+            set_policy(boss, changed.agent, gone)
+            assert (stream.next() or {})["method"] == "notifications/tools/list_changed"
+        for stream in streams:  # each was told of the one change that is its own
+            with pytest.raises(TimeoutError):
+                stream.next(within=0.05)
+    finally:
+        for stream in streams:
+            stream.close()
+
+
+def test_answers_go_to_the_call_that_was_asked_for_them(
+    owner: Party, upstreams: Callable[[str], Upstream]
+) -> None:
+    """Two principals are asked at once by one server, and each says something else."""
+    both = {"Ann": owner, "Ben": twin(owner)}
+    request = {"name": owner.tool("ask"), "arguments": {}}
+    for name, one in both.items():
+        said = {"name": {"action": "accept", "content": {"name": name}}}
+        back = {"requestState": one.states["tools/call"], "inputResponses": said}
+        content = one.ask(one.home, "tools/call", request | back).result["content"]
+        assert name in content[0]["text"]
