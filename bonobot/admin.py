@@ -154,7 +154,7 @@ class Site(AdminSite):
             request,
             "dashboard.html",
             title=self.index_title,
-            **dashboard(principal, waiting(request)),
+            **dashboard(principal, waiting(request), request.GET.get("range", "")),
         )
 
     def app_index(

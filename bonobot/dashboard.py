@@ -4,12 +4,12 @@ A fixed number of queries, whatever the organization's size: counts are grouped,
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import CharField, Count, Exists, F, Q, Sum
-from django.db.models.functions import Cast, Substr
+from django.db.models import Count, Exists, F, Q, Subquery
+from django.db.models.functions import Coalesce
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from agents.budgets import BudgetUse, uses
 from agents.models import Approval, Binding, Budget, ModelEndpoint, Session
 from agents.models.waiting import WaitingQuerySet
-from bonobot.ledger.models import AuditRow
+from bonobot.activity import RANGES, Activity
 from bonobot.notices.models import Notice
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
@@ -83,19 +83,8 @@ class Spend:
         return "warn" if used * 100 >= self.warn_at * self.limit else "good"
 
 
-@dataclass(frozen=True)
-class Hour:
-    """What happened in one hour; heights are in percent of the busiest hour."""
-
-    begins: datetime
-    calls: int
-    errors: int
-    height: int
-    error_height: int
-
-
-def dashboard(principal: Principal, waiting: Waiting) -> dict[str, Any]:
-    """Return everything that the dashboard shows beside what was counted (at most 14 queries)."""
+def dashboard(principal: Principal, waiting: Waiting, chosen: str = "") -> dict[str, Any]:
+    """Return what the dashboard shows beside what was counted; `chosen` is the range's slug."""
     organization_id = principal.organization_id
     servers = Server.objects.for_organization(organization_id)
     states = servers.aggregate(
@@ -108,25 +97,22 @@ def dashboard(principal: Principal, waiting: Waiting) -> dict[str, Any]:
     )
     sessions = Session.objects.for_organization(organization_id)
     logins = tasks(principal, LISTED)
-    calls = _day(organization_id)
     return {
         "states": _states(states),
         "server_total": states["total"],
         "troubled": _troubled(servers, [server.pk for server, _login in logins]),
         "outages": _outages(organization_id),
-        "untold": Notice.objects.for_organization(organization_id).given_up().count(),
         "logins": logins,
         "asked": _asked(organization_id),
         "asked_total": waiting.calls,
         "waiting": _waiting(organization_id),
         "waiting_total": waiting.definitions,
-        "today": _today(calls),
-        "hours": _hours(calls),
+        "activity": Activity(organization_id, chosen),
+        "ranges": RANGES,
         "running": waiting.sessions,
         "recent": sessions.select_related("agent").order_by("-created_at")[:LISTED],
-        "busiest": _busiest(organization_id),
         "spends": _spends(organization_id),
-        "steps": _first_steps(organization_id),
+        **_begun(organization_id),
     }
 
 
@@ -205,102 +191,6 @@ def _waiting(organization_id: UUID) -> list[dict[str, Any]]:
     )
 
 
-def _calls(organization_id: UUID) -> Any:
-    since = timezone.now() - timedelta(hours=HOURS)
-    return AuditRow.objects.filter(
-        organization_id=organization_id, opened_at__gte=since, event_type="call"
-    ).order_by()
-
-
-@dataclass(frozen=True)
-class Day:
-    """The calls of the last day, by hour and outcome: read once, shown twice."""
-
-    counts: dict[tuple[datetime, str], int]
-    latency: float | None
-
-    def total(self, *outcomes: str, hour: datetime | None = None) -> int:
-        """Return how many calls ended so (no outcome named: all) in one hour, or all day."""
-        return sum(
-            count
-            for (begins, outcome), count in self.counts.items()
-            if hour in (None, begins) and (not outcomes or outcome in outcomes)
-        )
-
-
-def _day(organization_id: UUID) -> Day:
-    # The moment's text up to the hour: SQLite would call Python's truncation for each row.
-    written = Substr(Cast("opened_at", CharField()), 1, len("2026-01-01 00"))
-    rows = list(
-        _calls(organization_id)
-        .annotate(hour=written)
-        .values("hour", "outcome")
-        .annotate(n=Count("pk"), took=Sum("duration_ms"), timed=Count("duration_ms"))
-    )
-    well = [row for row in rows if row["outcome"] == AuditRow.Outcome.OK]
-    timed = sum(row["timed"] for row in well)
-    return Day(
-        {(_hour(row["hour"]), row["outcome"]): row["n"] for row in rows},
-        sum(row["took"] or 0 for row in well) / timed if timed else None,
-    )
-
-
-def _today(calls: Day) -> list[dict[str, Any]]:
-    """Return calls, errors and refusals of the last day, each with the way to its rows."""
-    errors, refused = calls.total("error", "unknown"), calls.total("refused")
-    day = (timezone.now() - timedelta(hours=HOURS)).date()
-    address = reverse("admin:ledger_auditrow_changelist")
-    since = f"kind=call&opened_at_from_0={day}&opened_at_from_1=00:00:00"
-    return [
-        {"title": _("calls"), "n": calls.total(), "url": f"{address}?{since}", "tone": ""},
-        {
-            "title": _("errors"),
-            "n": errors,
-            "url": f"{address}?{since}&outcome__in=error,unknown",
-            "tone": "bad" if errors else "",
-        },
-        {
-            "title": _("refusals"),
-            "n": refused,
-            "url": f"{address}?{since}&outcome__in=refused",
-            "tone": "warn" if refused else "",
-        },
-        {
-            "title": _("mean time"),
-            "ms": calls.latency,
-            "url": f"{address}?{since}&outcome__in=ok&o=8",
-            "tone": "",
-        },
-    ]
-
-
-def _hours(calls: Day) -> list[Hour]:
-    """Return the last day hour by hour."""
-    now = timezone.now().replace(minute=0, second=0, microsecond=0)
-    begins = [now - timedelta(hours=back) for back in range(HOURS - 1, -1, -1)]
-    totals = [calls.total(hour=hour) for hour in begins]
-    well = [calls.total("ok", "open", hour=hour) for hour in begins]
-    busiest = max(totals) or 1
-    return [
-        Hour(hour, n, n - good, round(100 * n / busiest), round(100 * (n - good) / busiest))
-        for hour, n, good in zip(begins, totals, well, strict=True)
-    ]
-
-
-def _hour(written: str) -> datetime:
-    return datetime.strptime(written, "%Y-%m-%d %H").replace(tzinfo=UTC)
-
-
-def _busiest(organization_id: UUID) -> list[dict[str, Any]]:
-    """Return the tools that were called most."""
-    rows = _calls(organization_id).values("tool_name", "server_name", "server_id")
-    return list(
-        rows.annotate(
-            n=Count("pk"), bad=Count("pk", filter=~Q(outcome__in=("ok", "open")))
-        ).order_by("-n", "tool_name")[:LISTED]
-    )
-
-
 def _spends(organization_id: UUID) -> list[Spend]:
     """Return the budgets with their use, the fullest first; of sessions' their agents tell."""
     budgets = Budget.objects.for_organization(organization_id).filter(each_session=False)
@@ -323,19 +213,23 @@ def _spend(row: Budget, use: BudgetUse) -> Spend:
     )
 
 
-def _first_steps(organization_id: UUID) -> list[dict[str, Any]]:
-    """Return what to do first, each with whether it is done; nothing once all of it is."""
+def _begun(organization_id: UUID) -> dict[str, Any]:
+    """Return what to do first, nothing once all of it is done, and how many notices failed.
+
+    One query: what is there is asked for together.
+    """
     mine = {"organization_id": organization_id}
-    [found] = Organization.objects.filter(pk=organization_id).values_list(
+    failed = Notice.objects.filter(**mine).given_up().order_by().values("organization_id")
+    [(untold, *done)] = Organization.objects.filter(pk=organization_id).values_list(
+        Coalesce(Subquery(failed.annotate(n=Count("pk")).values("n")), 0),
         Exists(Server.objects.filter(**mine)),
         Exists(Definition.objects.filter(**mine).exclude(pinned_digest="")),
         Exists(ModelEndpoint.objects.filter(**mine)),
         Exists(Binding.objects.filter(**mine)),
         Exists(Session.objects.filter(**mine)),
     )
-    if all(found):
-        return []
-    return [
-        {"title": title, "about": about, "url": reverse(f"admin:{address}"), "done": done}
-        for (title, about, address), done in zip(STEPS, found, strict=True)
+    steps = [
+        {"title": title, "about": about, "url": reverse(f"admin:{address}"), "done": is_done}
+        for (title, about, address), is_done in zip(STEPS, done, strict=True)
     ]
+    return {"untold": untold, "steps": [] if all(done) else steps}

@@ -100,7 +100,7 @@ class AuditAdmin(ScopedAdmin):
 
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
         """Allow the links of other pages: everything of one server, agent, session or object."""
-        mine = {"server_id", "agent_id", "session_id", "resource_id", "parent_id", "action"}
+        mine = {"server_id", "agent_id", "session_id", "resource_id", "parent_id", "action", "rule"}
         return lookup in mine or super().lookup_allowed(lookup, value, request)
 
     def get_urls(self) -> list[Any]:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F, Min, Q, QuerySet
+from django.db.models import F, Min, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from bonobot.ledger.models import TOOK, AuditRow, Checkpoint, Counted, Head, Rollup, Uncounted
@@ -75,9 +76,16 @@ def count(organization_id: UUID, *, rounds: int | None = None) -> int:
 
 
 def tail(organization_id: UUID) -> tuple[list[Ended], bool]:
-    """Return what ended since the last count, and whether there is more of it (4 queries)."""
-    looked = _look(organization_id)
-    return looked.ended, looked.more
+    """Return what ended since the last count, and whether there is more of it (2 queries).
+
+    A count that happens while somebody reads this and the rollups shows to them twice.
+    """
+    seen = Counted.objects.filter(pk=organization_id).values("seq")
+    rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
+    new = rows.filter(seq__gt=Coalesce(Subquery(seen), 0)).values_list(*COLUMNS)[:BATCH]
+    late = _late(organization_id)
+    found = list(_ended(None, chain(new, late), {row[-3] for row in late}))
+    return found, len(new) == BATCH or len(late) == LATE_AT_ONCE
 
 
 def first_uncounted(organization_id: UUID) -> int | None:

@@ -29,7 +29,8 @@ def organization_of(request: HttpRequest) -> Organization:
         if found := mine.filter(slug=slug).first():
             return found
         raise _unknown(slug)
-    remembered = mine.filter(slug=request.session.get(SESSION_KEY, "")).first()
+    slug = request.session.get(SESSION_KEY)
+    remembered = mine.filter(slug=slug).first() if slug else None
     chosen = remembered or mine.first()
     if chosen is None:
         raise Forbidden(

@@ -22,6 +22,7 @@ DECISIONS = (
     "agents.governance.results",
     "agents.governance.sampling",
     "agents.governance.unfinished",
+    "bonobot.charts",
     "bonobot.ledger.budgets",
     "bonobot.ledger.chain",
     "bonobot.ledger.entries",

@@ -1,0 +1,121 @@
+"""The dashboard's numbers: from rollups and what isn't in them yet, each leading to its rows."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from uuid import uuid4
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from bonobot import charts
+from bonobot.activity import RANGES, Activity
+from bonobot.ledger import counting
+from bonobot.ledger.models import TOOK, Rollup
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from tests import crowd, desk
+from tests.agents import casting
+
+NOW = datetime(2026, 11, 22, 13, 30, tzinfo=UTC)
+
+
+def rolled(where: Organization, begins: datetime, calls: int, **facts: object) -> Rollup:
+    usual = dict.fromkeys((*counting.SUMS, *TOOK), 0)
+    kind = {"event_type": "call", "outcome": "ok", "tool_name": "add", "grain": "hour"}
+    row = Rollup(key=uuid4().hex, organization_id=where.pk, begins=begins)
+    for name, value in {**usual, **kind, "calls": calls, "took_8": calls, **facts}.items():
+        setattr(row, name, value)
+    row.save()
+    return row
+
+
+@pytest.mark.django_db
+def test_the_ranges_take_whole_steps_that_end_now() -> None:
+    acme = casting.organization()
+    begins = NOW.replace(minute=0)
+    rolled(acme, begins, 3)
+    rolled(acme, begins - timedelta(hours=23), 4)
+    rolled(acme, begins - timedelta(hours=24), 50)
+    rolled(acme, NOW.replace(hour=0, minute=0), 57, grain="day")
+    found = {one.slug: Activity(acme.pk, one.slug, NOW) for one in RANGES}
+    assert {slug: one.total.calls for slug, one in found.items()} == {"24h": 7, "7d": 57, "30d": 57}
+    assert [len(one.steps) for one in found.values()] == [24, 28, 30]
+    assert [step.line.calls for step in found["7d"].steps[-6:]] == [0, 54, 0, 0, 0, 3]
+
+
+@pytest.mark.django_db
+def test_what_is_not_counted_yet_is_added_once() -> None:
+    acme = casting.organization()
+    agent = casting.agent(acme)
+    server = desk.web_server(acme)
+    crowd.call(acme, agent, [server], 40)
+    before = Activity(acme.pk, "7d").total
+    counting.count(acme.pk)
+    after = Activity(acme.pk, "7d")
+    assert not after.reader.tail
+    assert before == after.total
+    assert (after.total.calls, after.total.errors, after.total.refused) == (40, 2, 2)
+    assert after.refusals[0]["n"] == 2
+    assert [one["line"].agent_name for one in after.agents] == [agent.name]
+
+
+@pytest.mark.django_db
+def test_the_dashboard_takes_the_same_queries_at_ten_calls_and_at_a_million() -> None:
+    acme = casting.organization()
+    agent, server = casting.agent(acme), desk.web_server(acme)
+    seat = desk.sit(acme, None)
+    now = timezone.now().replace(minute=0, second=0, microsecond=0)
+    rolled(acme, now, 10, agent_id=agent.pk, server_id=server.pk)
+    few = queries(seat, "24h")
+    for number in range(400):
+        rolled(acme, now - timedelta(hours=number % 20), 2_500, tool_name=f"tool{number % 60}")
+    refused = {"outcome": "refused", "code": "denied", "took_8": 0}
+    for number in range(100):
+        rolled(acme, now, 1, rule=f"deny:{number}", agent_id=uuid4(), **refused)
+    assert queries(seat, "24h") == few <= 25
+    page = desk.words(seat.get("index"))
+    assert "1,000,110" in page
+
+
+def queries(seat: desk.Desk, chosen: str) -> int:
+    with CaptureQueriesContext(connection) as captured:
+        seat.get("index", range=chosen)
+    return len(captured)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("chosen", [one.slug for one in RANGES])
+def test_every_number_and_every_bar_leads_to_the_rows_that_it_counts(chosen: str) -> None:
+    acme = casting.organization()
+    server = desk.web_server(acme)
+    crowd.call(acme, casting.agent(acme), [server], 40)
+    counting.count(acme.pk)
+    seat = desk.sit(acme, Role.OWNER)
+    activity = Activity(acme.pk, chosen)
+    assert listed(seat, activity.link()) == activity.total.calls
+    assert listed(seat, activity.refusals[0]["url"]) == activity.refusals[0]["n"]
+    assert sum(listed(seat, one["url"]) for one in activity.tools) <= activity.total.calls
+    step = next(one for one in activity.steps if one.line.calls)
+    assert listed(seat, step.url) == step.line.calls
+    assert unescape(seat.get("index", range=chosen)).count(step.url) >= 2  # the bar, and its row
+
+
+def listed(seat: desk.Desk, address: str) -> int:
+    [found] = re.findall(r"(\d+) audit rows?\b", desk.words(seat.open(address)))[:1]
+    return int(found)
+
+
+def test_bars_stand_on_each_other_and_on_the_ground() -> None:
+    first, second = charts.bars([[("", 3), ("bad", 1)], [("", 0), ("bad", 2)]])
+    assert [(part.y, part.height) for part in first.parts] == [(30.0, 90.0), (0.0, 30.0)]
+    assert [(part.tone, part.height) for part in second.parts] == [("bad", 60.0)]
+    assert first.x + first.width < second.x
+
+
+def test_a_curve_has_gaps_where_nothing_was_timed() -> None:
+    found = charts.curve([1.0, 2.0, None, 2.0], 2.0)
+    assert found.pieces == ("75.0,60.0 225.0,0.0",)
+    assert found.lone == ((525.0, 0.0),)
