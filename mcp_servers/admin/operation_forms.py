@@ -85,7 +85,10 @@ class OperationForm(forms.Form):
         help_text=_("A model chooses by this: say what comes back, and when to use it."),
     )
     method = forms.ChoiceField(
-        label=_("Method"), choices=[(one, one) for one in METHODS], initial="GET", widget=Select
+        label=_("Method"),
+        choices=[(one, one) for one in METHODS],
+        initial="GET",
+        widget=Select(attrs={"aria-label": _("Method")}),
     )
     path = forms.CharField(
         label=_("Path"),

@@ -1,136 +1,32 @@
 """The admin as a whole: who gets in, what each role sees, and what no page ever does."""
 
 import re
-from collections.abc import Iterator
-from hashlib import sha256
 from html import unescape
 from itertools import product
-from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from django.contrib.admin import site
 from django.test import Client
-from django.urls import URLPattern, URLResolver, reverse
-from django_celery_beat.models import PeriodicTask
+from django.urls import reverse
 from pytest_django import DjangoAssertNumQueries
 
-from agents.attachments import Attachment, attached
-from agents.budgets import BudgetLine, set_budgets
-from agents.models import Agent, ModelEndpoint, Session
+from agents.models import Agent, Session
 from agents.sessions.requests import start
-from agents.skills.keeping import SkillSpec, save_skill
-from bonobot import schedules
 from bonobot.ledger.models import AuditRow
 from bonobot.lib.problems import Problem
 from bonobot.notices.models import Notice
-from bonobot.tenancy.models import Membership, Organization, User
+from bonobot.tenancy.models import Membership, User
 from bonobot.tenancy.roles import Role
-from bonobot.tenancy.tokens import issue
-from mcp_servers.models import Check, Definition, Launcher, Preset, Server
+from mcp_servers.models import Definition, Server
 from mcp_servers.status import record_failure
 from tests import desk
 from tests.agents import casting
+from tests.screens import ABSENT, ADDRESSES, LISTS, SCHEDULE, address, arguments, fill
 
 pytestmark = pytest.mark.django_db
 
 ROLES = (None, Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER)
-# Addresses that aren't pages of ours: Django's own, and those that end the session.
-NOT_OURS = frozenset({"logout", "jsi18n", "autocomplete", "view_on_site", "app_list", "search"})
-SCHEDULE = "django_celery_beat_periodictask"
-LISTS = (
-    "mcp_servers_server_changelist",
-    "mcp_servers_preset_changelist",
-    "mcp_servers_launcher_changelist",
-    "agents_agent_changelist",
-    "agents_session_changelist",
-    "agents_approval_changelist",
-    "agents_question_changelist",
-    "agents_modelendpoint_changelist",
-    "ledger_auditrow_changelist",
-    "tenancy_membership_changelist",
-    "tenancy_token_changelist",
-    "tenancy_organization_changelist",
-    "tenancy_user_changelist",
-    "notices_channel_changelist",
-    "notices_notice_changelist",
-    f"{SCHEDULE}_changelist",
-)
-
-
-def addresses(patterns: Any = None) -> Iterator[tuple[str, list[str]]]:
-    """Yield every named address of the admin with the names of its parameters."""
-    for pattern in site.get_urls() if patterns is None else patterns:
-        if isinstance(pattern, URLResolver):
-            yield from addresses(pattern.url_patterns)
-        elif isinstance(pattern, URLPattern) and pattern.name not in {None, *NOT_OURS}:
-            yield str(pattern.name), list(pattern.pattern.converters)
-
-
-GIF = b"GIF89a" + bytes(16)
-# What an address asks for beside its object.
-QUERIES = {
-    "agents_session_image": f"?sha256={sha256(GIF).hexdigest()}",
-    "agents_session_file": f"?sha256={sha256(b'notes').hexdigest()}",
-}
-# Of servers of another kind than the one that is here.
-ABSENT = frozenset({"mcp_servers_server_remove_operation"})
-ADDRESSES = sorted(dict(addresses()).items())
-
-
-def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
-    """Fill an organization with one (or many) of everything; return an id of each model."""
-    boss = casting.administrator(where)
-    for number in range(many):
-        server = desk.web_server(where, f"web{number}")
-        Check.objects.create(organization=where, server=server, kind="health", ok=False, code="x")
-        for tool in range(many):
-            desk.offer(server, f"tool{tool}")
-        agent = casting.agent(where, f"helper{number}")
-        flow = casting.workflow(agent, f"flow{number}", hooks=many)
-        skill = save_skill(boss, SkillSpec(name=f"skill{number}", text="x", agents=[agent.slug]))
-        set_budgets(boss, agent, [BudgetLine("tokens", "month", 10), BudgetLine("calls", "day", 5)])
-        casting.bind(boss, agent, server)
-        session, approval = casting.waiting_session(agent, "hello")
-        question = casting.asked(session, server)
-        given = [Attachment("a.gif", GIF), Attachment("notes.txt", b"notes")]
-        said = {"text": "Look."} | attached(where.pk, given)
-        session.steps.create(seq=99, kind="message", state="done", payload=said)
-        token, _text = issue(boss, name=f"t{number}", role=Role.MEMBER)
-        notice = casting.notice(where, f"Pager{number}")
-        member = User.objects.create_user(f"{where.slug}-{number}")
-        Membership.objects.create(organization=where, user=member, role=Role.MEMBER)
-    own = {"slug": "own", "name": "Own", "transport_type": "http"}
-    preset = Preset.objects.create(organization=where, **own)
-    launcher, _made = Launcher.objects.get_or_create(command="uvx")
-    schedules.sync(schedules.entries())
-    return {
-        SCHEDULE: PeriodicTask.objects.get(name="sweep").pk,
-        "mcp_servers_server": server.pk,
-        "mcp_servers_preset": preset.pk,
-        "mcp_servers_launcher": launcher.pk,
-        "agents_agent": agent.pk,
-        "agents_session": session.pk,
-        "agents_skill": skill.pk,
-        "agents_workflow": flow.pk,
-        "agents_approval": approval.pk,
-        "agents_question": question.pk,
-        "agents_budget": agent.budgets.all()[0].pk,
-        "agents_modelendpoint": ModelEndpoint.objects.filter(organization=where)[0].pk,
-        "ledger_auditrow": AuditRow.objects.of(where.pk)[0].pk,
-        "tenancy_membership": Membership.objects.filter(organization=where)[0].pk,
-        "tenancy_token": token.pk,
-        "notices_channel": notice.channel_id,
-        "notices_notice": notice.pk,
-        "tenancy_organization": where.pk,
-        "tenancy_user": member.pk,
-    }
-
-
-def arguments(name: str, parameters: list[str], ids: dict[str, UUID]) -> dict[str, Any]:
-    model = next((model for model in ids if name.startswith(f"{model}_")), "tenancy_user")
-    values = {"slug": "own", "id": ids["tenancy_user"], "user_id": ids["tenancy_user"]}
-    return {one: values.get(one, ids[model]) for one in parameters}
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -139,8 +35,7 @@ def test_no_page_fails_for_any_role(role: Role | None) -> None:
     ids = fill(acme)
     seat = desk.sit(acme, role)
     for name, parameters in ADDRESSES:
-        address = reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids))
-        response = seat.client.get(address + QUERIES.get(name, ""))
+        response = seat.client.get(address(name, parameters, ids))
         # A member finds what wasn't given to them as little as what doesn't exist.
         absent = role == Role.MEMBER or name in ABSENT
         expected = (200, 302, 403, 405, *((404,) if absent else ()))

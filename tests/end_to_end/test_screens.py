@@ -1,0 +1,82 @@
+"""Every screen of the admin in a real browser, on a desk and on a phone, judged by axe-core."""
+
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.test import Client
+from playwright.sync_api import ConsoleMessage, Page
+from pytest_django.live_server_helper import LiveServer
+
+from bonobot.ledger.writer import writer
+from bonobot.tenancy.roles import Role
+from tests import desk
+from tests.agents import casting
+from tests.browser import open_page
+from tests.parts import NODE
+from tests.screens import ADDRESSES, address, fill
+
+pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
+
+AXE = NODE / "node_modules" / "axe-core" / "axe.min.js"
+WCAG = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
+# What a narrower window and other colours can change; the rest is the same page.
+SHAPES = ("color-contrast", "target-size", "scrollable-region-focusable", "link-in-text-block")
+DESK = {"width": 1280, "height": 900}
+PHONE = {"width": 375, "height": 812}
+JUDGE = """async (only) => (await axe.run(document, {resultTypes: ["violations"], runOnly: only}))
+  .violations.filter((one) => ["serious", "critical"].includes(one.impact))
+  .flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html.slice(0, 160)}`))"""
+
+
+def screens(client: Client, ids: dict[str, Any]) -> list[str]:
+    """Return the addresses that answer with a page, not with a piece, a file or another address."""
+    found = []
+    for name, parameters in ADDRESSES:
+        path = address(name, parameters, ids)
+        answer = client.get(path)
+        if answer.status_code == 200 and not answer.streaming and b"<html" in answer.content:
+            found.append(path)
+    return found
+
+
+def judged(page: Page, kind: str, values: tuple[str, ...]) -> list[str]:
+    found: list[str] = page.evaluate(JUDGE, {"type": kind, "values": list(values)})
+    return found
+
+
+def test_axe_finds_nothing_serious_on_any_screen(
+    live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acme = casting.organization()
+    seat = desk.sit(acme, Role.OWNER)
+    seat.user.is_superuser = True
+    seat.user.save()
+    paths = screens(seat.client, fill(acme))
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    faults: list[str] = []
+    with open_page(live_server.url) as page:
+        page.add_init_script(path=AXE)
+        held = seat.client.cookies[settings.SESSION_COOKIE_NAME]
+        page.context.add_cookies([{"name": held.key, "value": held.value, "url": live_server.url}])
+
+        def listen(message: ConsoleMessage) -> None:
+            if message.type == "error":
+                faults.append(f"{page.url} console: {message.text}")
+
+        page.on("console", listen)
+        for path in paths:
+            page.set_viewport_size(DESK)
+            page.goto(path)
+            faults += [f"{path} {one}" for one in judged(page, "tag", WCAG)]
+            page.set_viewport_size(PHONE)
+            page.evaluate("document.documentElement.classList.add('dark')")
+            faults += [f"{path} phone {one}" for one in judged(page, "rule", SHAPES)]
+            width = page.evaluate("document.documentElement.scrollWidth")
+            faults += [f"{path} is {width} pixels wide"] if width > PHONE["width"] else []
+        page.emulate_media(color_scheme="dark")
+        page.goto(paths[0])
+        assert page.evaluate("document.documentElement.classList.contains('dark')")
+    writer().close()
+    assert len(paths) > 80
+    assert not faults, "\n".join(faults)
