@@ -7,6 +7,8 @@ from django.http.response import HttpResponseBase
 from django.utils.translation import gettext_lazy as _
 
 from agents import calls
+from agents.admin.argument_forms import ArgumentForm
+from agents.admin.try_offers import Piece, pieces
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.active import client_of
@@ -27,12 +29,16 @@ def try_it(visit: Visit) -> HttpResponseBase:
     wanted = (posted or visit.request.GET).get("tool", "")
     chosen = next((one for one in tools if one.name == wanted), tools[0] if tools else None)
     tool = offered.filter(pk=chosen.pk).first() if chosen else None
+    entry = ArgumentForm(tool.input_schema if tool else {}, posted)
+    by_form = posted is None or posted.get("how") == "form"
     text = posted.get("arguments", "") if posted is not None else _start(tool)
     outcome: calls.Outcome | None = None
     problem: Problem | None = None
     if posted is not None:
         try:
-            outcome = _call(visit, server, wanted, text, unapproved="unapproved" in posted)
+            said = entry.said() if by_form else read_arguments(text)
+            text = json.dumps(said, indent=2, ensure_ascii=False)
+            outcome = _call(visit, server, wanted, said, unapproved="unapproved" in posted)
         except Problem as refusal:
             problem = refusal
     return visit.show(
@@ -41,6 +47,8 @@ def try_it(visit: Visit) -> HttpResponseBase:
         tools=tools,
         tool=tool,
         schema=rows(tool.input_schema) if tool else [],
+        form=entry if by_form else ArgumentForm(tool.input_schema if tool else {}),
+        by_form=by_form,
         arguments=text,
         outcome=outcome,
         problem=problem,
@@ -50,12 +58,14 @@ def try_it(visit: Visit) -> HttpResponseBase:
     )
 
 
-def _call(visit: Visit, server: Server, tool: str, text: str, *, unapproved: bool) -> calls.Outcome:
+def _call(
+    visit: Visit, server: Server, tool: str, arguments: dict[str, Any], *, unapproved: bool
+) -> calls.Outcome:
     principal = visit.principal
     request = calls.Request(
         principal=principal,
         tool=tool,
-        arguments=read_arguments(text),
+        arguments=arguments,
         via="admin",
         client=client_of(visit.request),
         holder=f"server:{server.pk}:{principal.id}",
@@ -90,15 +100,9 @@ def _start(tool: Definition | None) -> str:
     return json.dumps(example(tool.input_schema), indent=2, ensure_ascii=False) if tool else "{}"
 
 
-def _parts(outcome: calls.Outcome) -> list[dict[str, Any]]:
-    """Return the result's parts that are more than text: images that may be shown, links."""
+def _parts(outcome: calls.Outcome) -> list[Piece]:
+    """Return the result's parts that are more than text: pictures, links, sounds, resources."""
     content = outcome.result.get("content")
     found = content if isinstance(content, list) else []
-    return [
-        {"kind": part.get("type"), "mime": part.get("mimeType", ""), "data": part.get("data", "")}
-        for part in found
-        if isinstance(part, dict)
-        and part.get("type") == "image"
-        and part.get("mimeType") in ("image/png", "image/jpeg", "image/gif", "image/webp")
-        and isinstance(part.get("data"), str)
-    ]
+    more = [one for one in found if isinstance(one, dict) and one.get("type") != "text"]
+    return list(pieces({"messages": [{"content": more}]}))

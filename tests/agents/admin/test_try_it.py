@@ -40,6 +40,16 @@ def test_a_result_is_shown_and_audited(workshop: Server, helper: Agent, seat: de
     assert desk.url("ledger_auditrow_change", row.pk) in page
 
 
+def test_a_form_of_the_input_schema_makes_the_arguments(
+    workshop: Server, helper: Agent, seat: desk.Desk
+) -> None:
+    names = list(workshop.definitions.get(name="add").input_schema["properties"])
+    fields = {f"arg-{names.index('a')}": "2", f"arg-{names.index('b')}": "40"}
+    page = try_it(seat, workshop, "add", "", how="form", **fields)
+    assert "42" in desk.words(page)
+    assert "invalid_arguments" in try_it(seat, workshop, "add", "", how="form", **{"arg-0": "x"})
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "code"),
     [

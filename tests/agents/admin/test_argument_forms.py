@@ -1,0 +1,84 @@
+"""The form that is made from a tool's input schema: what is asked, and what is sent."""
+
+import pytest
+
+from agents.admin.argument_forms import ArgumentForm, arguments_of
+from bonobot.lib.problems import Invalid
+
+SCHEMA = {
+    "type": "object",
+    "required": ["city", "unit"],
+    "$defs": {"Unit": {"enum": ["c", "f"]}},
+    "properties": {
+        "city": {"type": "string", "description": "Where"},
+        "unit": {"$ref": "#/$defs/Unit"},
+        "days": {"type": "integer", "default": 3},
+        "factor": {"anyOf": [{"type": "number"}, {"type": "null"}]},
+        "deep": {"type": ["boolean", "null"]},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "parts": {"type": "array", "items": {"enum": [1, 2]}},
+        "where": {"type": "object", "properties": {"lat": {"type": "number"}}},
+    },
+}
+
+
+def filled(**values: object) -> ArgumentForm:
+    names = list(SCHEMA["properties"])
+    return ArgumentForm(SCHEMA, {f"arg-{names.index(name)}": at for name, at in values.items()})
+
+
+def test_each_type_has_its_own_field() -> None:
+    assert [one.kind for one in arguments_of(SCHEMA)] == [
+        *("text", "choice", "integer", "number", "boolean", "lines", "choices", "json")
+    ]
+
+
+def test_values_are_sent_as_the_schema_types_them() -> None:
+    form = filled(
+        city="Berlin",
+        unit='"c"',
+        days="2",
+        factor="0.5",
+        deep="false",
+        tags="a\n\nb",
+        parts=["1", "2"],
+        where='{"lat": 1}',
+    )
+    assert form.said() == {
+        "city": "Berlin",
+        "unit": "c",
+        "days": 2,
+        "factor": 0.5,
+        "deep": False,
+        "tags": ["a", "b"],
+        "parts": [1, 2],
+        "where": {"lat": 1},
+    }
+
+
+def test_what_is_empty_is_not_sent_but_a_required_text_is() -> None:
+    assert filled().said() == {"city": ""}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("days", "two"), ("unit", '"k"'), ("where", "{"), ("factor", "x")]
+)
+def test_what_is_no_such_value_is_refused_by_its_name(name: str, value: str) -> None:
+    with pytest.raises(Invalid, match=name) as refusal:
+        filled(**{name: value}).said()
+    assert refusal.value.code == "invalid_arguments"
+
+
+def test_defaults_are_there_to_begin_with() -> None:
+    html = str(ArgumentForm(SCHEMA))
+    assert 'value="3"' in html
+
+
+@pytest.mark.parametrize("schema", [None, [], {}, {"properties": 3}, {"properties": {"a": 7}}])
+def test_a_schema_that_says_nothing_makes_no_trouble(schema: object) -> None:
+    assert isinstance(str(ArgumentForm(schema)), str)
+
+
+def test_names_of_a_server_never_become_names_of_the_page() -> None:
+    html = str(ArgumentForm({"properties": {'"><script>x': {"type": "string"}}}))
+    assert "<script>" not in html
