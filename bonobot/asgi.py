@@ -14,7 +14,7 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 django_application = get_asgi_application()  # sets Django up, which the imports below need
 
-from bonobot import health  # noqa: E402
+from bonobot import health, readiness  # noqa: E402
 from bonobot.gateway.mount import Mount, serves  # noqa: E402
 from bonobot.lib.runtime import Runtime  # noqa: E402
 
@@ -35,6 +35,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.close", "code": 1000})
     elif scope["path"] == health.PATH:
         await health.respond(send)
+    elif scope["path"] == readiness.PATH:
+        await readiness.respond(scope["query_string"], send)
     elif serves(scope["path"]):
         await gateway(scope, receive, send)
     else:

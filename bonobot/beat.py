@@ -1,6 +1,7 @@
 """Beat: Celery's scheduler over the rows of `schedules`; run exactly one."""
 
 import logging
+import time
 from typing import Any
 
 from django.db import DatabaseError
@@ -30,6 +31,19 @@ class Schedules(DatabaseScheduler):
 
     Entry = Entry
     sync_every = WRITTEN_EVERY_S
+
+    ticked_at = time.monotonic()
+
+    @classmethod
+    def age_s(cls) -> float:
+        """Return how many seconds ago this process's scheduler last looked what is due."""
+        return time.monotonic() - cls.ticked_at
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """Send what is due; the moment is the program's sign of life."""
+        Schedules.ticked_at = time.monotonic()
+        wait: float = super().tick(*args, **kwargs)
+        return wait
 
     def setup_schedule(self) -> None:
         """Read the rows; the entries that Celery would add by itself have no use here."""

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from celery import Celery
-from celery.signals import setup_logging, worker_ready, worker_shutdown
+from celery.signals import beat_init, setup_logging, worker_ready, worker_shutdown
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 
@@ -32,15 +32,26 @@ def use_our_logging(**_: Any) -> None:
 def register_runner(**_: Any) -> None:
     """Beat from the start: a session that comes later finds somebody alive; hear servers."""
     from agents.sessions.runner import session_runner  # models, which need settings
+    from bonobot import probes
     from bonobot.lib.runtime import runtime
     from mcp_servers.watching import watcher
 
+    probes.begin(probes.loop_age_s)
     runtime().call(session_runner().begin)
     runtime().call(watcher().begin)
     # What is loaded by now stays: to look through it again holds all sessions for a while.
     gc.collect()
     gc.freeze()
     sys.setswitchinterval(SWITCH_S)
+
+
+@beat_init.connect
+def begin_probes(**_: Any) -> None:
+    """Answer probes of beat, too."""
+    from bonobot import probes  # models, which need settings
+    from bonobot.beat import Schedules
+
+    probes.begin(Schedules.age_s)
 
 
 @worker_shutdown.connect

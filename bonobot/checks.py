@@ -19,7 +19,12 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from bonobot.lib import env
 
 OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING, which the ledger's claims need
-KEY_VARIABLES = ("BONOBOT_SECRET_KEY", "BONOBOT_FIELD_KEYS", "BONOBOT_TOKEN_PEPPERS")
+KEY_VARIABLES = (
+    "BONOBOT_SECRET_KEY",
+    "BONOBOT_FIELD_KEYS",
+    "BONOBOT_TOKEN_PEPPERS",
+    "BONOBOT_AUDIT_KEYS",
+)
 
 Configs = Sequence[AppConfig] | None
 
@@ -132,6 +137,22 @@ def user_is_ordinary(app_configs: Configs, **_: Any) -> list[CheckMessage]:
             "Bonobot runs as root, and so does every stdio server it starts.",
             hint="Run it as a user of its own that may write only `BONOBOT_VAR`.",
             id="bonobot.W105",
+        )
+    ]
+
+
+@register(Tags.security, deploy=True)
+def heads_are_elsewhere(app_configs: Configs, **_: Any) -> list[CheckMessage]:
+    """Find signed heads of the audit in the folder of the data that they vouch for."""
+    heads = Path(settings.BONOBOT_AUDIT_HEADS).absolute()
+    if not heads.is_relative_to(Path(settings.BONOBOT_VAR)):
+        return []
+    return [
+        Warning(
+            f"The signed heads of the audit are kept in {str(heads)!r}, beside what they vouch "
+            "for: who can change the one can remove the other.",
+            hint="Set `BONOBOT_AUDIT_HEADS` to a folder that another host collects.",
+            id="bonobot.W106",
         )
     ]
 

@@ -13,15 +13,13 @@ from typing import Any, Literal
 from celery.app.control import Inspect
 from django.conf import settings
 from django.db import DatabaseError, connection
-from django.utils import timezone
 from django_celery_beat.models import PeriodicTask
 from kombu.exceptions import OperationalError
 
 from agents.builtin_tools.sandbox import fault as fault_of_sandbox
 from agents.governance.kits import SANDBOXED
 from agents.models import Agent
-from bonobot import health, schedules
-from bonobot.beat import WRITTEN_EVERY_S
+from bonobot import health, readiness, schedules
 from bonobot.celery import app
 from bonobot.checks import OLDEST_SQLITE, open_key_files
 from mcp_servers.connections.confinement import Kind, fault
@@ -34,6 +32,9 @@ OLDEST_PYTHON = (3, 11)
 PING_S = 1
 SWEEP = "agents.tasks.sweep"
 SWEEP_EVERY_S = 10
+CLOCKS_APART_S = 2.0
+# The least that shares a database: two of web, two workers and beat.
+PROCESSES = 5
 BOXES: tuple[Kind, ...] = ("namespaces", "bubblewrap")
 START_BEAT = "Start exactly one: `bonobot up`, or `celery --app bonobot beat`."
 
@@ -106,6 +107,71 @@ def database() -> Iterator[Finding]:
         yield Finding("migrations", "ok", "all applied")
 
 
+def secrets() -> Iterator[Finding]:
+    """Look whether the keys open what is stored."""
+    try:
+        unopened = list(readiness.unopened())
+    except DatabaseError:
+        return  # `database` says so
+    if unopened:
+        fix = (
+            "Restore the keys they were made with: add them to `BONOBOT_FIELD_KEYS` "
+            "(or, for tokens, to `BONOBOT_TOKEN_PEPPERS`), behind the first."
+        )
+        detail = f"made with other keys: {', '.join(unopened)}"
+        yield Finding("secrets", "failed", detail, fix)
+    else:
+        yield Finding("secrets", "ok", "the keys open what is stored")
+
+
+def clock() -> Iterator[Finding]:
+    """Look whether this host and the database agree about the time: leases are compared by it."""
+    if connection.vendor != "postgresql":
+        return
+    try:
+        with connection.cursor() as cursor:
+            before = time.time()
+            cursor.execute(
+                "SELECT extract(epoch FROM clock_timestamp()), current_setting('max_connections')"
+            )
+            then, allowed = cursor.fetchone()
+    except DatabaseError:
+        return  # `database` says so
+    apart = abs(float(then) - (before + time.time()) / 2)
+    if apart > CLOCKS_APART_S:
+        fix = "Let a time service (chrony, systemd-timesyncd) set the clocks of all hosts."
+        yield Finding("clock", "failed", f"{apart:.1f} s from the database's", fix)
+    else:
+        yield Finding("clock", "ok", f"{apart:.2f} s from the database's")
+    pool = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
+    detail = f"{allowed} allowed, {pool} for each process"
+    if int(allowed) < PROCESSES * (pool + 1):
+        fix = "Raise `max_connections` of PostgreSQL or lower `BONOBOT_DATABASE_POOL`."
+        yield Finding("connections", "warning", detail, fix)
+    else:
+        yield Finding("connections", "ok", detail)
+
+
+def memory_of_redis() -> Iterator[Finding]:
+    """Look whether Redis would throw messages away when its memory is full."""
+    if not settings.REDIS_URL:
+        return
+    from redis import Redis
+    from redis.exceptions import RedisError
+
+    try:
+        with Redis.from_url(settings.REDIS_URL, socket_connect_timeout=PING_S) as link:
+            found: Any = link.info("memory")
+    except RedisError:
+        return  # `broker` says so
+    policy = found.get("maxmemory_policy", "noeviction")
+    if found.get("maxmemory") and policy != "noeviction":
+        fix = "Set `maxmemory-policy noeviction`: what is lost waits for the next sweep."
+        yield Finding("redis", "warning", f"evicts ({policy}) when it is full", fix)
+    else:
+        yield Finding("redis", "ok", "evicts nothing")
+
+
 def broker() -> Iterator[Finding]:
     """Look at the broker, through it at the workers, and through them at beat."""
     name = "Redis" if settings.REDIS_URL else f"the folder {settings.BONOBOT_VAR / 'broker'}"
@@ -142,13 +208,12 @@ def schedule() -> Iterator[Finding]:
         rows = list(PeriodicTask.objects.select_related("interval"))
     except DatabaseError:
         return  # `database` says so
-    beats = [row for row in rows if row.name == schedules.HEARTBEAT and row.last_run_at]
-    if not beats:
+    beats = [row for row in rows if row.name == schedules.HEARTBEAT]
+    age_s = readiness.beat_age_s(beats[0]) if beats else None
+    if age_s is None:
         yield Finding("schedule", "warning", "beat has never run here", START_BEAT)
     else:
-        age_s = (timezone.now() - beats[0].last_run_at).total_seconds()
-        # Beat writes every half minute, and a restart of everything takes its time.
-        late = age_s > schedules.period_s(beats[0]) + 5 * WRITTEN_EVERY_S
+        late = age_s > readiness.beat_late_after_s(beats[0])
         detail = f"beat wrote {age_s:.0f} s ago"
         yield Finding("schedule", "failed" if late else "ok", detail, START_BEAT if late else "")
     if off := sorted(row.name for row in rows if not row.enabled):
@@ -241,7 +306,10 @@ LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     python,
     folder,
     database,
+    secrets,
+    clock,
     broker,
+    memory_of_redis,
     schedule,
     watching,
     launchers,

@@ -33,6 +33,9 @@ BONOBOT_VAR = keys.private_folder(
 BONOBOT_URL = env.origin("BONOBOT_URL", "http://127.0.0.1:8000")
 BONOBOT_OAUTH_CLIENT_ID = env.document("BONOBOT_OAUTH_CLIENT_ID")
 
+# Where worker and beat answer probes; web answers them at its own address.
+BONOBOT_PROBE_ADDRESS = env.address("BONOBOT_PROBE_ADDRESS")
+
 _url = urlsplit(BONOBOT_URL)
 _https = _url.scheme == "https"
 _host = f"[{_url.hostname}]" if ":" in str(_url.hostname) else str(_url.hostname)

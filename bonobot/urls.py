@@ -5,7 +5,7 @@ from django.contrib.auth.decorators import login_not_required
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from bonobot import health
+from bonobot import health, readiness
 
 urlpatterns = [
     path("", login_not_required(RedirectView.as_view(pattern_name="admin:index"))),
@@ -13,4 +13,5 @@ urlpatterns = [
     path("api/", include("bonobot.api")),
     path("oauth/", include("mcp_servers.oauth.urls")),
     path(health.PATH.removeprefix("/"), health.healthz),
+    path(readiness.PATH.removeprefix("/"), readiness.readyz),
 ]

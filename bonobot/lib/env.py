@@ -81,6 +81,17 @@ def origin(name: str, default: str) -> str:
     return value.rstrip("/")
 
 
+def address(name: str) -> tuple[str, int] | None:
+    """Return a host and a port to listen on, None when unset."""
+    value = _read(name, "address")
+    if not value:
+        return None
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 1 <= int(port) <= 65_535:
+        raise _wrong(name, "`host:port`, such as 127.0.0.1:9464", value)
+    return host.strip("[]"), int(port)
+
+
 def origins(name: str) -> tuple[str, ...]:
     """Return a comma-separated variable as web origins; raise ImproperlyConfigured for others."""
     found = names(name)

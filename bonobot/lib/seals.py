@@ -164,6 +164,15 @@ class JSONCodec(Codec):
                 yield from self.parts(item)
 
 
+def openable(token: str) -> bool:
+    """Tell whether one of the keys opens a stored token, wherever it belongs."""
+    try:
+        decrypt_str(token)
+    except (InvalidToken, ValueError, TypeError):
+        return False
+    return True
+
+
 def _closed(text: str, place: Place) -> str:
     sealed: bytes = encrypt_str(json.dumps([VERSION, *place, text]))
     return sealed.decode("ascii")

@@ -25,7 +25,7 @@ def test_a_deployment_on_a_laptop_is_told_what_to_change(monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     for name in KEY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert {"bonobot.W101", "bonobot.W102", "bonobot.W105"} <= ids(deploy=True)
+    assert {"bonobot.W101", "bonobot.W102", "bonobot.W105", "bonobot.W106"} <= ids(deploy=True)
 
 
 def test_a_real_deployment_has_nothing_of_ours_to_change(
@@ -36,6 +36,7 @@ def test_a_real_deployment_has_nothing_of_ours_to_change(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     settings.BONOBOT_URL = "https://bonobot.example.com"
     settings.REDIS_URL = "redis://redis.internal/0"
+    settings.BONOBOT_AUDIT_HEADS = Path("/srv/audit-heads")
     engine = "django.db.backends.postgresql"
     monkeypatch.setitem(settings.DATABASES["default"], "ENGINE", engine)
     assert not {name for name in ids(deploy=True) if name.startswith("bonobot.")}

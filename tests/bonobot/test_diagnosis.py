@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.db import OperationalError
 from pytest_django import Settings
 
-from bonobot import diagnosis, health
+from bonobot import diagnosis, health, readiness
 from bonobot.diagnosis import Finding
 from mcp_servers import watch_leases
 from mcp_servers.connections.confinement import Unavailable
@@ -79,6 +79,26 @@ def test_a_database_that_is_away_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(health, "unapplied", away)
     assert states(diagnosis.database) == {"database": "failed"}
+
+
+def test_keys_that_open_nothing_fail_with_what_to_do(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert states(diagnosis.secrets) == {"secrets": "ok"}
+    monkeypatch.setattr(readiness, "unopened", lambda: iter(["tokens"]))
+    (finding,) = diagnosis.secrets()
+    assert (finding.state, finding.detail) == ("failed", "made with other keys: tokens")
+
+
+@pytest.mark.postgres
+def test_the_database_server_has_the_time_and_connections(db: None) -> None:
+    assert set(states(diagnosis.clock)) == {"clock", "connections"}
+    assert states(diagnosis.clock)["clock"] == "ok"
+
+
+@pytest.mark.redis
+def test_redis_keeps_what_it_was_given() -> None:
+    assert states(diagnosis.memory_of_redis) == {"redis": "ok"}
 
 
 def test_no_worker_fails() -> None:

@@ -1,0 +1,201 @@
+import http.client
+import json
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet, MultiFernet
+from django.db import OperationalError, connection
+from django.test import RequestFactory
+from django.utils import timezone
+from django_celery_beat.models import PeriodicTask
+from encrypted_model_fields import fields
+from pytest_django import Settings
+
+from agents.models import ModelEndpoint
+from agents.models import Runner as RunnerRow
+from bonobot import asgi, health, readiness, schedules
+from bonobot.beat import Schedules
+from bonobot.lib.runtime import runtime
+from bonobot.probes import Probes
+from bonobot.tenancy.models import Organization
+
+
+@pytest.fixture(autouse=True)
+def _anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(readiness._Tried, "at", 0.0)
+    monkeypatch.setattr(readiness, "readiness", readiness.Readiness())
+    yield
+    readiness._Tried.at = 0.0
+
+
+@pytest.fixture
+def whole(db: None) -> None:
+    """Everything alive: beat wrote, a worker beats."""
+    schedules.sync(schedules.entries())
+    PeriodicTask.objects.filter(name=schedules.HEARTBEAT).update(last_run_at=timezone.now())
+    RunnerRow.objects.create(host="one", pid=1, beat_at=timezone.now())
+
+
+def answer(query: str = "") -> tuple[int, str, dict[str, str]]:
+    response = readiness.readyz(RequestFactory().get(f"/readyz{query}"))
+    body = json.loads(response.content)
+    return (
+        response.status_code,
+        body["status"],
+        {one["name"]: one["state"] for one in body["checks"]},
+    )
+
+
+def test_a_whole_installation_is_ready(whole: None) -> None:
+    names = ("database", "migrations", "keys", "broker", "beat", "worker", "loop")
+    assert answer() == (200, "ready", dict.fromkeys(names, "ok"))
+
+
+def test_no_worker_and_no_beat_degrade_and_take_no_web_process_away(db: None) -> None:
+    status, word, states = answer()
+    assert (status, word) == (200, "degraded")
+    assert {name for name, state in states.items() if state == "failed"} == {"beat", "worker"}
+    assert answer("?all")[:2] == (503, "degraded")
+
+
+def test_a_worker_that_no_longer_beats_is_none(whole: None) -> None:
+    RunnerRow.objects.update(beat_at=timezone.now() - timedelta(minutes=1))
+    assert answer()[2]["worker"] == "failed"
+
+
+def test_a_beat_that_fell_silent_is_told(whole: None) -> None:
+    long_ago = timezone.now() - timedelta(hours=1)
+    PeriodicTask.objects.filter(name=schedules.HEARTBEAT).update(last_run_at=long_ago)
+    assert answer()[2]["beat"] == "failed"
+
+
+def test_a_database_that_is_away_is_unready_without_its_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def away() -> None:
+        raise OperationalError("connection to 10.0.0.5 as bonobot refused")
+
+    monkeypatch.setattr(readiness.connection, "cursor", away)
+    response = readiness.readyz(RequestFactory().get("/readyz"))
+    assert response.status_code == 503
+    assert b"10.0.0.5" not in response.content
+
+
+def test_missing_migrations_are_unready(whole: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "fault", lambda: "3 migrations are not applied")
+    assert answer()[:2] == (503, "unready")
+
+
+def test_keys_that_do_not_open_what_is_stored_are_unready(
+    whole: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    organization = Organization.objects.create(name="Acme", slug="acme")
+    ModelEndpoint.objects.create(organization=organization, name="x", api_key="sk-123", model="m")
+    assert answer()[2]["keys"] == "ok"
+    monkeypatch.setattr(fields, "CRYPTER", MultiFernet([Fernet(Fernet.generate_key())]))
+    assert answer()[2]["keys"] == "ok", "tried once a minute"
+    readiness._Tried.at = 0.0
+    status, word, states = answer()
+    assert (status, word, states["keys"]) == (503, "unready", "failed")
+
+
+def test_a_token_whose_pepper_is_gone_is_told(whole: None, settings: Settings) -> None:
+    from bonobot.tenancy.models import Token
+
+    organization = Organization.objects.create(name="Acme", slug="acme")
+    Token.objects.create(
+        organization=organization, name="x", key="k", pepper_id=7, digest="d", role="member"
+    )
+    assert list(readiness.unopened()) == ["tokens"]
+
+
+def test_the_process_answers_it_before_django(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = (readiness.Part("worker", "failed", "0 alive"),)
+    monkeypatch.setattr(readiness, "measure", lambda: readiness.Report(parts, time.monotonic()))
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    for query in (b"", b"all"):
+        scope = {"type": "http", "path": "/readyz", "query_string": query}
+        runtime().call(asgi.application, scope, receive, send)
+    assert [one["status"] for one in sent[::2]] == [200, 503]
+    assert json.loads(sent[1]["body"])["status"] == "degraded"
+
+
+def test_it_is_not_measured_again_within_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def measure() -> readiness.Report:
+        measured.append(1)
+        return readiness.Report((), time.monotonic())
+
+    monkeypatch.setattr(readiness, "measure", measure)
+    asked = readiness.Readiness()
+    for _ in range(5):
+        runtime().call(asked.now)
+    assert measured == [1]
+
+
+def test_a_database_that_hangs_is_told_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_go, measured = threading.Event(), []
+
+    def hangs() -> readiness.Report:
+        measured.append(1)
+        let_go.wait(20)
+        return readiness.Report((), time.monotonic())
+
+    monkeypatch.setattr(readiness, "measure", hangs)
+    monkeypatch.setattr(readiness, "ANSWER_S", 0.01)
+    asked = readiness.Readiness()
+    try:
+        assert [runtime().call(asked.now).status for _ in range(3)] == ["unready"] * 3
+        assert measured == [1]
+    finally:
+        let_go.set()
+
+
+def test_it_asks_a_fixed_number_of_times(whole: None, django_assert_max_num_queries: Any) -> None:
+    health.fault()
+    answer()
+    with django_assert_max_num_queries(3):  # the database, beat, workers; keys once a minute
+        answer()
+
+
+def asked(port: int, path: str) -> tuple[int, dict[str, Any]]:
+    link = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        link.request("GET", path)
+        response = link.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        link.close()
+
+
+def test_worker_and_beat_answer_probes_and_take_the_next_port() -> None:
+    ages = [0.0]
+    first, second = Probes(lambda: ages[0]), Probes(Schedules.age_s)
+    port = first.begin("127.0.0.1", 28_430)
+    try:
+        assert second.begin("127.0.0.1", port) > port
+        assert asked(port, "/healthz") == (200, {"status": "ok"})
+        assert asked(port, "/elsewhere")[0] == 404
+        ages[0] = 60.0
+        assert asked(port, "/healthz")[0] == 503
+    finally:
+        first.end()
+        second.end()
+
+
+def test_a_probe_says_how_ready_its_process_is(whole: None) -> None:
+    status, _, body = Probes(lambda: 0.0).answer("/readyz?all", {})
+    assert (status, json.loads(body)["status"]) == (200, "ready")
+    assert connection.vendor
