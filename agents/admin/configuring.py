@@ -19,8 +19,12 @@ from agents.budgets import (
     set_budgets,
 )
 from agents.callees import callees_of, set_callees
+from agents.endpoint_rules import endpoint_of
+from agents.governance.snapshots import snapshots
+from agents.llm.prices import count_tokens, estimate_tokens, with_window
 from agents.models import Agent, Budget
 from agents.registration import AgentSpec, alter_agent, give_to
+from agents.sessions.prompts import instructions, specs
 from bonobot.lib.admin import Checkbox, IntegerInput, TextInput
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.tenancy.models import Membership
@@ -109,12 +113,30 @@ def configuration(visit: Visit) -> HttpResponseBase:
         agent=agent,
         form=form,
         bounds=[form[name] for name in BOUNDS],
+        size=_size(agent),
         budgets=budgets_in_use(agent),
         spare=range(SPARE_LINES),
         units=Budget.Unit.choices,
         periods=Budget.Period.choices,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
     )
+
+
+def _size(agent: Agent) -> dict[str, Any]:
+    """Return about how many tokens each turn begins with, before anything was said."""
+    snapshot = snapshots().current("agent", agent.pk)
+    shown = snapshot.shown(())
+    whole = instructions(agent.instructions, snapshot, (), (), shown)
+    window = with_window(endpoint_of(agent.model_endpoint)).context_window
+    prompt, tools = count_tokens(whole), estimate_tokens((), "", specs(shown))
+    return {
+        "own": count_tokens(agent.instructions),
+        "prompt": prompt,
+        "tools": tools,
+        "shown": len(shown),
+        "all": prompt + tools,
+        "window": window,
+    }
 
 
 def _initial(agent: Agent) -> dict[str, Any]:

@@ -24,7 +24,8 @@ from agents.governance.lacking import lack_of
 from agents.governance.policies import decide
 from agents.governance.snapshots import Snapshot, Tool, snapshots
 from agents.models import Agent
-from agents.tool_policies import drafted, policy_text, set_policy
+from agents.replay import DAYS, Replay, replay
+from agents.tool_policies import PolicyText, drafted, policy_text, set_policy
 from bonobot.lib.problems import Problem
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.models import Organization
@@ -44,16 +45,17 @@ def policy(visit: Visit) -> HttpResponseBase:
     sought = query.get("q", "").strip()
     page = Paginator(_found(tools, sought), TOOLS_SHOWN).get_page(query.get("page"))
     listed, stored = list(page), policy_text(agent)
-    problem, draft = None, draft_of(stored, tools, listed)
+    problem, tried, draft = None, None, draft_of(stored, tools, listed)
     if visit.request.method == "POST":
         posted = visit.request.POST
+        draft = typed_draft(posted, tools, listed)
         try:
-            set_policy(visit.principal, agent, posted_text(posted, tools, stored))
+            tried = _saved(visit, posted_text(posted, tools, stored))
         except Problem as refusal:
-            problem, draft = refusal, typed_draft(posted, tools, listed)
+            problem = refusal
         else:
-            messages.success(visit.request, _t("Saved. It holds on the very next call."))
-            return onward(visit, "policy", f"?{query.urlencode()}" if query else "")
+            if tried is None:
+                return onward(visit, "policy", f"?{query.urlencode()}" if query else "")
     return visit.show(
         "agents/policy.html",
         agent=agent,
@@ -65,12 +67,24 @@ def policy(visit: Visit) -> HttpResponseBase:
         choices=CHOICES,
         example=EXAMPLE,
         problem=problem,
+        tried=tried,
+        days=DAYS,
         lack=lack_of(snapshot),
         allowed=sum(tool.decision.allowed for tool in tools),
         asked=sum(tool.decision.verdict == "ask" for tool in tools),
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
+        may_try=visit.principal.may(Action.VIEW_AUDIT),
         status=problem.status if problem else 200,
     )
+
+
+def _saved(visit: Visit, wanted: PolicyText) -> Replay | None:
+    """Save the policy; or return what it would have decided, if that was asked for."""
+    if visit.request.POST.get("do") == "try":
+        return replay(visit.principal, visit.object, wanted)
+    set_policy(visit.principal, visit.object, wanted)
+    messages.success(visit.request, _t("Saved. It holds on the very next call."))
+    return None
 
 
 @AgentAdmin.add_deed("policy_preview", needs=Action.MANAGE_AGENTS)

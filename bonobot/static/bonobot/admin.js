@@ -129,6 +129,15 @@
     }, 300);
   }
 
+  // About how many tokens a text takes while it is written: data-tokens-of="field" (as on the server).
+  const BYTES_PER_TOKEN = 4;
+  function weighing(event) {
+    const place = event.target.id && document.querySelector(`[data-tokens-of="${CSS.escape(event.target.id)}"]`);
+    if (!place) return;
+    const bytes = new TextEncoder().encode(event.target.value).length;
+    place.textContent = Math.ceil(bytes / BYTES_PER_TOKEN).toLocaleString(document.documentElement.lang);
+  }
+
   async function copying(event) {
     const button = event.target.closest("[data-copies]");
     if (!button) return;
@@ -348,6 +357,7 @@
   document.addEventListener("toggle", unfolding, true);
   document.addEventListener("input", finding);
   document.addEventListener("input", previewing);
+  document.addEventListener("input", weighing);
   document.addEventListener("click", settingAll);
   // The theme's own script looks for a field of its making beside each file, and fails without it.
   document.addEventListener("change", (event) => event.target.matches("[data-file]") && event.stopPropagation(), true);

@@ -133,3 +133,21 @@ def test_an_agent_without_tools_says_so_where_it_is_used(helper, seat):
         page = desk.words(seat.get(name, helper.pk))
         assert "can call no tool of a server" in page
         assert "it blocks every tool" in page
+
+
+def test_a_policy_is_tried_on_past_calls_before_it_is_saved(seat, helper) -> None:
+    before = policy_text(helper)
+    fields = fields_of(seat, helper) | {"mode": "denylist", "do": "try"}
+    page = desk.words(seat.post("agents_agent_policy", helper.pk, **fields))
+    assert "What it would have decided" in page
+    assert "Not saved yet." in page
+    helper.refresh_from_db()
+    assert policy_text(helper) == before
+    assert 'value="denylist" checked' in seat.post("agents_agent_policy", helper.pk, **fields)
+
+
+def test_the_configuration_tells_how_many_tokens_a_turn_begins_with(seat, helper) -> None:
+    Agent.objects.filter(pk=helper.pk).update(instructions="x" * 400)
+    page = seat.get("agents_agent_configuration", helper.pk)
+    assert 'data-tokens-of="id_instructions">100<' in page
+    assert "A turn begins with about" in page

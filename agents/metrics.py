@@ -1,0 +1,202 @@
+"""What an agent did in a time: its calls, errors, durations and spend, by hour or day and by tool.
+
+Read from the rollups of the audit and from what ended since they were written: a fixed number of
+queries (at most 8), whatever the agent did.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet, Sum
+from django.utils import timezone
+
+from agents.models import Agent
+from bonobot.ledger.counting import tail
+from bonobot.ledger.models import TOOK, Rollup
+from bonobot.ledger.rollups import (
+    BUCKETS,
+    REFUSED,
+    Grain,
+    Kind,
+    Place,
+    beginning,
+    fold,
+    quantile,
+)
+from bonobot.ledger.rollups import Sum as Total
+
+TOOLS_SHOWN = 50
+REASONS_SHOWN = 20
+SUMS = ("calls", "duration_ms", "input_tokens", "output_tokens", "cost_microusd")
+
+
+@dataclass(frozen=True)
+class Window:
+    """A time back from now, and the steps that it is shown in."""
+
+    slug: str
+    length: timedelta
+    grain: Grain
+
+    @property
+    def step(self) -> timedelta:
+        """Return how long one step is."""
+        return timedelta(hours=1) if self.grain == "hour" else timedelta(days=1)
+
+
+WINDOWS = (
+    Window("24h", timedelta(hours=24), "hour"),
+    Window("7d", timedelta(days=7), "hour"),
+    Window("30d", timedelta(days=30), "day"),
+    Window("90d", timedelta(days=90), "day"),
+)
+
+
+@dataclass
+class Counts:
+    """What rows come to. Durations are of what was called, in milliseconds."""
+
+    calls: int = 0
+    failed: int = 0
+    refused: int = 0
+    turns: int = 0
+    duration_ms: int = 0
+    tokens: int = 0
+    cost_microusd: int = 0
+
+    @property
+    def made(self) -> int:
+        """Return the calls that were let through."""
+        return self.calls - self.refused
+
+    @property
+    def mean_ms(self) -> float | None:
+        """Return how long a call took on the average."""
+        return self.duration_ms / self.made if self.made else None
+
+    def add(self, kind: Kind, total: Total) -> None:
+        """Add what one kind of rows comes to."""
+        self.tokens += total.input_tokens + total.output_tokens
+        self.cost_microusd += total.cost_microusd
+        if kind.event_type == "model":
+            self.turns += total.calls
+            return
+        self.calls += total.calls
+        self.duration_ms += total.duration_ms
+        self.failed += total.calls if kind.outcome in ("error", "unknown") else 0
+        self.refused += total.calls if kind.outcome == REFUSED else 0
+
+
+@dataclass
+class Step(Counts):
+    """One hour or day; its height is in percent of the busiest."""
+
+    begins: datetime = datetime.min
+    height: int = 0
+
+
+@dataclass
+class Metrics:
+    """What a page shows of a time."""
+
+    window: Window
+    since: datetime
+    total: Counts = field(default_factory=Counts)
+    steps: list[Step] = field(default_factory=list)
+    tools: list[tuple[str, str, UUID | None, Counts]] = field(default_factory=list)
+    reasons: list[tuple[str, str, str, int]] = field(default_factory=list)
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+
+
+def metrics(agent: Agent, window: Window) -> Metrics:
+    """Return what the agent did in the window (at most 8 queries)."""
+    now = timezone.now()
+    since = beginning(now - window.length, window.grain) + window.step
+    counted = Rollup.objects.filter(
+        organization_id=agent.organization_id,
+        agent_id=agent.pk,
+        grain=window.grain,
+        begins__gte=since,
+    )
+    rest, _more = tail(agent.organization_id)
+    fresh = {
+        place: total
+        for place, total in fold(rest, (window.grain,)).items()
+        if place.kind.agent_id == agent.pk and place.begins >= since
+    }
+    found = Metrics(window, since)
+    found.steps = _steps(counted, fresh, found)
+    found.tools = _tools(counted, fresh)
+    found.reasons = _reasons(counted, fresh)
+    took = _took(counted, fresh)
+    found.p50_ms, found.p95_ms = quantile(took, 0.5), quantile(took, 0.95)
+    return found
+
+
+def _steps(counted: Any, fresh: Mapping[Place, Total], found: Metrics) -> list[Step]:
+    window = found.window
+    number = int(window.length / window.step)
+    moments = [found.since + window.step * index for index in range(number)]
+    steps = {moment: Step(begins=moment) for moment in moments}
+    for kind, begins, total in _grouped(counted, fresh, "begins", "event_type", "outcome"):
+        found.total.add(kind, total)
+        if begins in steps:
+            steps[begins].add(kind, total)
+    busiest = max((step.calls for step in steps.values()), default=0) or 1
+    for step in steps.values():
+        step.height = round(100 * step.calls / busiest)
+    return list(steps.values())
+
+
+def _tools(counted: Any, fresh: Mapping[Place, Total]) -> list[Any]:
+    columns = ("tool_name", "server_id", "event_type", "outcome")
+    calls = counted.filter(event_type="call")
+    found: dict[tuple[str, UUID | None], Counts] = {}
+    names: dict[UUID | None, str] = {}
+    for kind, _begins, total in _grouped(calls, fresh, *columns, "server_name"):
+        if kind.event_type == "call":
+            found.setdefault((kind.tool_name, kind.server_id), Counts()).add(kind, total)
+            names[kind.server_id] = total.server_name
+    busiest = sorted(found.items(), key=lambda one: (-one[1].calls, one[0][0]))[:TOOLS_SHOWN]
+    return [(tool, names[server], server, counts) for (tool, server), counts in busiest]
+
+
+def _reasons(counted: Any, fresh: Mapping[Place, Total]) -> list[tuple[str, str, str, int]]:
+    unwell = counted.exclude(code="")
+    found: dict[tuple[str, str, str], int] = {}
+    for kind, _begins, total in _grouped(unwell, fresh, "outcome", "code", "rule"):
+        if kind.code:
+            key = (kind.outcome, kind.code, kind.rule)
+            found[key] = found.get(key, 0) + total.calls
+    most = sorted(found.items(), key=lambda one: (-one[1], one[0]))[:REASONS_SHOWN]
+    return [(*key, times) for key, times in most]
+
+
+def _took(counted: QuerySet[Rollup], fresh: Mapping[Place, Total]) -> Sequence[int]:
+    calls = counted.filter(event_type="call").exclude(outcome=REFUSED)
+    sums = calls.aggregate(**{name: Sum(name) for name in TOOK})
+    took = [sums[name] or 0 for name in TOOK]
+    for place, total in fresh.items():
+        if place.kind.event_type == "call" and place.kind.outcome != REFUSED:
+            took = [took[number] + total.took[number] for number in range(BUCKETS)]
+    return took
+
+
+def _grouped(
+    counted: Any, fresh: Mapping[Place, Total], *columns: str
+) -> Iterable[tuple[Kind, datetime, Total]]:
+    """Yield what is counted by these columns, then what isn't counted yet."""
+    rows = counted.values(*columns).annotate(**{f"all_{name}": Sum(name) for name in SUMS})
+    blank = Kind(UUID(int=0), "call", "", "", "", None, None, "", "")
+    for row in rows.order_by():
+        total = Total(server_name=row.get("server_name", ""))
+        for name in SUMS:
+            setattr(total, name, row[f"all_{name}"] or 0)
+        kind = blank._replace(**{name: row[name] for name in columns if name in Kind._fields})
+        yield kind, row.get("begins", datetime.min), total
+    for place, total in fresh.items():
+        yield place.kind, place.begins, total
