@@ -75,6 +75,7 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
         _("Platform"),
         (
             (_("Users"), "badge", "tenancy_user_changelist", Action.VIEW, True),
+            (_("Issuers of tokens"), "passkey", "tenancy_issuer_changelist", Action.VIEW, True),
             (_("Launchers"), "terminal", "mcp_servers_launcher_changelist", Action.VIEW, True),
             (_("Schedules"), "schedule", SCHEDULES, Action.VIEW, True),
         ),

@@ -37,6 +37,7 @@ LISTS = (
     "ledger_auditrow_changelist",
     "tenancy_membership_changelist",
     "tenancy_token_changelist",
+    "tenancy_issuer_changelist",
     "tenancy_organization_changelist",
     "tenancy_user_changelist",
     "notices_channel_changelist",
@@ -84,6 +85,7 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         said = {"text": "Look."} | attached(where.pk, given)
         session.steps.create(seq=99, kind="message", state="done", payload=said)
         token, _text = issue(boss, name=f"t{number}", role=Role.MEMBER)
+        issuer = casting.issuer(where, f"https://{where.slug}-{number}.example.com")
         notice = casting.notice(where, f"Pager{number}")
         member = User.objects.create_user(f"{where.slug}-{number}")
         Membership.objects.create(organization=where, user=member, role=Role.MEMBER)
@@ -107,6 +109,7 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         "ledger_auditrow": AuditRow.objects.of(where.pk)[0].pk,
         "tenancy_membership": Membership.objects.filter(organization=where)[0].pk,
         "tenancy_token": token.pk,
+        "tenancy_issuer": issuer.pk,
         "notices_channel": notice.channel_id,
         "notices_notice": notice.pk,
         "tenancy_organization": where.pk,

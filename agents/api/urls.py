@@ -14,6 +14,7 @@ from agents.api import (
     holding,
     hooks,
     imports,
+    issuers,
     members,
     notes,
     offers,
@@ -47,6 +48,7 @@ SESSION = "sessions/<str:session_id>"
 APPROVAL = "approvals/<str:approval_id>"
 QUESTION = "questions/<str:question_id>"
 GRANTS = f"{SESSION}/grants"
+ISSUER = "token-issuers/<str:issuer_id>"
 ENDPOINT = "model-endpoints/<str:endpoint_id>"
 
 urlpatterns = [
@@ -142,4 +144,7 @@ urlpatterns = [
     path("tokens", tokens.Tokens.as_view(), name="tokens"),
     path("tokens/<str:token_id>", tokens.OneToken.as_view(), name="token"),
     path("tokens/<str:token_id>/held", holding.TokenHeld.as_view(), name="token-held"),
+    path("token-issuers", issuers.Issuers.as_view(), name="token-issuers"),
+    path(ISSUER, issuers.OneIssuer.as_view(), name="token-issuer"),
+    path(f"{ISSUER}/check", issuers.CheckIssuer.as_view(), name="token-issuer-check"),
 ]

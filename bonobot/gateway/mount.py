@@ -26,6 +26,7 @@ from bonobot.gateway.serving import Serving
 from bonobot.gateway.visitors import Visitor, entered, welcome
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from bonobot.tenancy.issuers import announced
 
 METADATA = "/.well-known/oauth-protected-resource"
 LONGEST_TOKEN = 8_192
@@ -62,7 +63,8 @@ class Mount:
             return
         send = origins.letting_read(send, headers)
         if scope["path"].startswith(METADATA):
-            await _answer(send, 200, metadata(scope["path"].removeprefix(METADATA)))
+            told = await metadata(scope["path"].removeprefix(METADATA))
+            await _answer(send, 200, told)
             return
         address = read(scope["path"])
         try:
@@ -141,9 +143,10 @@ def security() -> TransportSecuritySettings:
     )
 
 
-def metadata(path: str) -> dict[str, Any]:
+async def metadata(path: str) -> dict[str, Any]:
     """Return what says where tokens for an address come from (RFC 9728)."""
-    return resource_metadata(settings.BONOBOT_URL + (path or ROOT))
+    issuers = await runtime().orm(announced)
+    return resource_metadata(settings.BONOBOT_URL + (path or ROOT), issuers=issuers)
 
 
 async def _visitor(scope: Scope, address: Address | None) -> Visitor:

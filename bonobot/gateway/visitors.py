@@ -10,12 +10,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from hashlib import sha256
 
+from django.conf import settings
+
 from bonobot.gateway.places import Address, Place, find
 from bonobot.ledger.heads import generation
 from bonobot.lib.problems import NotFound
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.passes import Pass, passes
 from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.tokens import bad_token
 
 KEPT = 10_000
 
@@ -82,7 +85,8 @@ _kept: OrderedDict[tuple[bytes, Address], Visitor] = OrderedDict()
 async def welcome(token: str, address: Address, caller: str) -> Visitor:
     """Return who a token is at an address, used from `caller`.
 
-    Raises `BadToken`, `TooManyFailures`, `NotFound`. It may be older than the latest change.
+    Raises `BadToken`, `TooManyFailures`, `IssuerUnreachable`, `NotFound`. It may be older than the
+    latest change.
     """
     known = await passes().known(token, caller)
     kept = _kept.get(_key(token, address))
@@ -102,6 +106,8 @@ def visitor() -> Visitor:
 
 
 async def _admitted(known: Pass, entry: Entry) -> Visitor:
+    if not known.is_for(settings.BONOBOT_URL + entry.address.path):
+        raise bad_token()  # it was issued for another address, or for something else altogether
     place = await runtime().orm(find, entry.address, known.principal)
     key = _key(entry.token, entry.address)
     found = _kept[key] = Visitor(known, place, entry)

@@ -30,6 +30,7 @@ from bonobot.lib.patience import AWAY
 from bonobot.lib.problems import Problem
 from bonobot.lib.rates import admit, interval
 from bonobot.lib.runtime import runtime
+from bonobot.tenancy import bearers
 from bonobot.tenancy.models import Token
 from bonobot.tenancy.principals import Principal, principal_for_token
 from bonobot.tenancy.terms import Network, inside, networks_of
@@ -65,7 +66,8 @@ class TooManyFailures(Problem):
 class Pass:
     """Who a token stands for, as of a policy generation, and until when.
 
-    `token_id` is there for a token that has a row, whose last use is written.
+    `token_id` is there for a token that has a row, whose last use is written. `audiences` are the
+    addresses that somebody else's token was issued for; None: it is used at each.
     """
 
     principal: Principal
@@ -73,11 +75,16 @@ class Pass:
     expires_at: datetime | None = None
     networks: tuple[Network, ...] = ()
     token_id: UUID | None = None
+    audiences: frozenset[str] | None = None
 
     def opens(self, address: str) -> bool:
         """Tell whether it opens anything now, from this address."""
         over = self.expires_at is not None and self.expires_at <= timezone.now()
         return not over and inside(address, self.networks)
+
+    def is_for(self, resource: str) -> bool:
+        """Tell whether it was issued for this address of ours (RFC 8707)."""
+        return self.audiences is None or resource in self.audiences
 
 
 class Passes:
@@ -98,7 +105,7 @@ class Passes:
         """
         found = self.cached(text, address)
         if found is None:
-            found = await runtime().orm(self.read, text, address)
+            found = await self._read(text, address)
         self._note_use(found)
         return found
 
@@ -110,13 +117,15 @@ class Passes:
         found = await self.known(text, address)
         if found.generation == await runtime().orm(generation, found.principal.organization_id):
             return found
-        return await runtime().orm(self.read, text, address)
+        return await self._read(text, address)
 
     def renewal(self, text: str, address: str) -> Callable[[], Awaitable[Principal]]:
         """Return what reads the principal again, for a call that is decided by this pass."""
         return partial(self._renewed, text, address)
 
     async def _renewed(self, text: str, address: str) -> Principal:
+        if bearers.is_bearer(text):
+            return (await self._read(text, address)).principal
         return (await runtime().orm(self._reread, text, address)).principal
 
     def cached(self, text: str, address: str) -> Pass | None:
@@ -129,8 +138,29 @@ class Passes:
             self._kept.move_to_end(key)
             return found
 
+    async def _read(self, text: str, address: str) -> Pass:
+        """Read a pass and keep it; raises as `known`, and `IssuerUnreachable`."""
+        if not bearers.is_bearer(text):
+            return await runtime().orm(self.read, text, address)
+        self._check_failures(address)
+        try:
+            found = await bearers.read(text)
+        except BadToken:
+            self._drop(text)
+            self._count_failure(address)
+            raise
+        return self._keep(
+            text,
+            Pass(
+                principal=found.principal,
+                generation=found.generation,
+                expires_at=found.expires_at,
+                audiences=found.audiences,
+            ),
+        )
+
     def read(self, text: str, address: str) -> Pass:
-        """Read a pass from its rows and keep it (does queries); raises as `known`."""
+        """Read the pass of a token of ours and keep it (does queries); raises as `known`."""
         self._check_failures(address)
         try:
             return self._reread(text, address)
@@ -139,13 +169,19 @@ class Passes:
             raise
 
     def _reread(self, text: str, address: str) -> Pass:
-        key = _key(text)
         try:
             found = read_token(text, address)
         except BadToken:
-            with self._lock:
-                self._kept.pop(key, None)
+            self._drop(text)
             raise
+        return self._keep(text, found)
+
+    def _drop(self, text: str) -> None:
+        with self._lock:
+            self._kept.pop(_key(text), None)
+
+    def _keep(self, text: str, found: Pass) -> Pass:
+        key = _key(text)
         with self._lock:
             other = self._kept.get(key)
             if other is None or other.generation <= found.generation:

@@ -38,6 +38,7 @@ class Action(StrEnum):
     MANAGE_MEMBERS = "manage_members"
     MANAGE_NOTICES = "manage_notices"
     MANAGE_ORGANIZATION = "manage_organization"
+    MANAGE_ISSUERS = "manage_issuers"
     MANAGE_LAUNCHERS = "manage_launchers"
     ALLOW_PRIVATE_ADDRESS = "allow_private_address"
     TRUST_ALL_CHANGES = "trust_all_changes"
@@ -46,6 +47,7 @@ class Action(StrEnum):
 
 PLATFORM_ONLY = frozenset(
     {
+        Action.MANAGE_ISSUERS,
         Action.MANAGE_LAUNCHERS,
         Action.ALLOW_PRIVATE_ADDRESS,
         Action.TRUST_ALL_CHANGES,

@@ -17,6 +17,7 @@ MEANS: dict[Action, str] = {
     Action.MANAGE_MEMBERS: "add and remove members, and give them roles",
     Action.MANAGE_NOTICES: "make and change channels for notices",
     Action.MANAGE_ORGANIZATION: "rename it, set its rules, halt and resume it",
+    Action.MANAGE_ISSUERS: "say whose tokens are taken over MCP beside our own",
     Action.MANAGE_LAUNCHERS: "allow programs for stdio servers, and set their commands",
     Action.ALLOW_PRIVATE_ADDRESS: "let a server be at a private address",
     Action.TRUST_ALL_CHANGES: "let a server's changes hold without approval",

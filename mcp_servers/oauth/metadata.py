@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 
 from bonobot.lib.untrusted import visible
+from bonobot.lib.well_known import authority_urls, origin
 from mcp_servers.models.grants import ISSUER_LENGTH
 from mcp_servers.oauth import challenges
 from mcp_servers.oauth.accounts import Account
@@ -85,7 +86,7 @@ async def _resource(asker: Asker, account: Account, challenge: Challenge | None)
     if named:
         raise _invalid(f"There is no resource metadata at `{visible(named, SHOWN)}`.")
     # Servers of 2025-03-26 say nothing about themselves: they are their own authority.
-    return _Resource(account.url, (_origin(httpx2.URL(account.url)),), ())
+    return _Resource(account.url, (origin(httpx2.URL(account.url)),), ())
 
 
 def _read_resource(account: Account, document: dict[str, Any]) -> _Resource:
@@ -119,7 +120,7 @@ def _chosen(resource: _Resource, pinned: str) -> str:
 async def _document(asker: Asker, issuer: str) -> dict[str, Any]:
     if len(asker.check(issuer, "authorization server")) > ISSUER_LENGTH:
         raise _invalid("The authorization server's identifier is too long.")
-    for url in _authority_urls(issuer):
+    for url in authority_urls(issuer):
         answer = await asker.get(url, "authorization server's metadata")
         if answer.status == 200 and answer.body:
             found = answer.body.get("issuer")
@@ -163,21 +164,11 @@ def _authority(
 
 def _resource_urls(url: str) -> Iterator[str]:
     parsed = httpx2.URL(url)
-    well_known = f"{_origin(parsed)}/.well-known/oauth-protected-resource"
+    well_known = f"{origin(parsed)}/.well-known/oauth-protected-resource"
     path = parsed.path.rstrip("/")
     if path:
         yield well_known + path
     yield well_known
-
-
-def _authority_urls(issuer: str) -> Iterator[str]:
-    """Yield where an issuer's metadata may be, in the order that the protocol gives."""
-    parsed = httpx2.URL(issuer)
-    origin, path = _origin(parsed), parsed.path.rstrip("/")
-    yield f"{origin}/.well-known/oauth-authorization-server{path}"
-    yield f"{origin}/.well-known/openid-configuration{path}"
-    if path:
-        yield f"{origin}{path}/.well-known/openid-configuration"
 
 
 def _covers(identifier: str, url: str) -> bool:
@@ -186,21 +177,15 @@ def _covers(identifier: str, url: str) -> bool:
     except (httpx2.InvalidURL, ValueError):
         return False
     inside = f"{own.path.rstrip('/')}/".startswith(f"{wide.path.rstrip('/')}/")
-    return _origin(wide) == _origin(own) and inside and not wide.fragment
+    return origin(wide) == origin(own) and inside and not wide.fragment
 
 
 def same_origin(one: str, other: str) -> bool:
     """Tell whether two URLs have the same scheme, host and port."""
     try:
-        return _origin(httpx2.URL(one)) == _origin(httpx2.URL(other))
+        return origin(httpx2.URL(one)) == origin(httpx2.URL(other))
     except (httpx2.InvalidURL, ValueError):
         return False
-
-
-def _origin(url: httpx2.URL) -> str:
-    port = "" if url.port is None else f":{url.port}"
-    host = f"[{url.host}]" if ":" in url.host else url.host
-    return f"{url.scheme}://{host}{port}"
 
 
 def _texts(value: Any) -> tuple[str, ...]:

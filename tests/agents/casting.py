@@ -30,7 +30,8 @@ from bonobot.lib.runtime import runtime
 from bonobot.notices.channels import ChannelSpec, save_channel
 from bonobot.notices.models import Notice
 from bonobot.notices.writing import Subject, row
-from bonobot.tenancy.models import Membership, Organization, User
+from bonobot.tenancy import issuers
+from bonobot.tenancy.models import Issuer, Membership, Organization, User
 from bonobot.tenancy.principals import Principal, cli_principal, principal_for_user
 from bonobot.tenancy.roles import Role
 from mcp_servers.approval import approve
@@ -100,6 +101,11 @@ def notice(where: Organization, name: str = "Pager") -> Notice:
     made = row(channel, "server_down", Subject("mcp_server", "1", "web"), "Away.", topic="t")
     made.save()
     return made
+
+
+def issuer(where: Organization, url: str, name: str = "Login", **more: Any) -> Issuer:
+    """Take the tokens of an issuer; its name and its URL belong to no other."""
+    return issuers.add(administrator(where), name=name, url=url, **more)
 
 
 def ready(where: Organization, server: Server, *agents: Agent) -> Server:

@@ -79,7 +79,7 @@ HTTP_USERS = (
     *("mcp_servers.connections", "mcp_servers.oauth", "mcp_servers.presets.resolving"),
     *("mcp_servers.openapi.fetching", "mcp_servers.openapi.surveying", "bonobot.lib.knocking"),
     *("agents.llm", "agents.builtin_tools.fetching", "bonobot.lib.streams", "bonobot.lib.tunnels"),
-    "bonobot.notices.webhooks",
+    *("bonobot.notices.webhooks", "bonobot.lib.well_known", "bonobot.tenancy.keyrings"),
 )
 MAKERS = frozenset(
     {"AsyncClient", "Client", "AsyncHTTPTransport", "HTTPTransport", "AsyncConnectionPool"}

@@ -107,6 +107,7 @@ def everything(where: Organization) -> dict[str, str]:
         "grant_id": str(grant.pk),
         "endpoint_id": str(ModelEndpoint.objects.get(organization=where).pk),
         "token_id": str(Token.objects.filter(organization=where).first().pk),
+        "issuer_id": str(casting.issuer(where, f"https://{where.slug}.example.com").pk),
         "workflow_id": str(workflow.pk),
         "run_id": str(run.pk),
         "recording_id": str(recording.pk),

@@ -96,6 +96,7 @@ def helper(transactional_db: None, web: str) -> Agent:
     set_callees(boss, agent, [agent.slug])
     casting.workflow(agent)
     issue(boss, name="ci", role=Role.OPERATOR)
+    casting.issuer(acme, "https://login.example.com")
     casting.person(acme, Role.OPERATOR)
     SessionGrant.objects.create(
         organization=acme, agent=agent, session=start(boss, agent, "Hi"), own_name="echo"

@@ -1,6 +1,6 @@
-"""The admin of people, organizations, memberships and tokens: importing registers them."""
+"""The admin of people, organizations, memberships, tokens and issuers: importing registers them."""
 
-from bonobot.tenancy.admin import people, tokens
+from bonobot.tenancy.admin import issuers, people, tokens
 from bonobot.tenancy.screens import ScopedAdmin
 
-__all__ = ["ScopedAdmin", "people", "tokens"]
+__all__ = ["ScopedAdmin", "issuers", "people", "tokens"]

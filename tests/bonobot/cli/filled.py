@@ -199,6 +199,14 @@ CALLS: Mapping[str, Call] = {
     "tokens list": Call((), NOBODY, reads=True),
     "tokens revoke": Call(("@token",), ("nothing",)),
     "tokens set": Call(("@token", "--scope", "api"), ("nothing", "--scope", "api")),
+    "issuers add": Call(
+        ("login-#", "--url", "https://login-#.example.com"),
+        ("x", "--url", "https://x.example.com", "--agent", "nobody"),
+    ),
+    "issuers check": Call(("Login",), ("nothing",)),
+    "issuers list": Call((), NOBODY, reads=True),
+    "issuers remove": Call(("spare-#",), ("nothing",)),
+    "issuers set": Call(("Login", "--scope", "mcp:tools"), ("nothing", "--role", "member")),
     "mcp snippet": Call((), ("--agent", "nobody"), reads=True),
     "tools list": Call((), NOBODY, reads=True),
 }
@@ -211,6 +219,11 @@ def answering() -> Iterator[RawHttp]:
     def answer(asked: Asked) -> bytes:
         if asked.method in OFFERED:
             return raw_http.result(asked, OFFERED[asked.method])
+        if ".well-known" in asked.path:
+            told = {"issuer": http.url, "jwks_uri": f"{http.url}/keys"}
+            return raw_http.response(200, json.dumps(told).encode())
+        if asked.path.endswith("/keys"):
+            return raw_http.response(200, b'{"keys": []}')
         return raw_http.response(202, kind="")
 
     http = RawHttp(answer)
@@ -263,6 +276,9 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
             allow_private=True,
         ),
     )
+    casting.issuer(where, url, allow_private=True)
+    for number in range(4):
+        casting.issuer(where, f"https://{number}.example.com", f"spare-{number}")
     (folder / "bonobot.yaml").write_text("servers:\n  more: {url: https://more.example.com/mcp}\n")
     for number in range(4):
         text = json.dumps({f"client-{number}": {"url": url}})

@@ -1,0 +1,182 @@
+"""Issuers: whose tokens are taken beside our own, said by platform administrators (FEATURES D7).
+
+Each change is in the audit and holds on the very next call: an issuer's row is governed, so a pass
+that was read before it is read again.
+"""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from bonobot.ledger.changes import change
+from bonobot.lib.egress import EgressDenied
+from bonobot.lib.problems import Conflict, Invalid
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy import keyrings, terms
+from bonobot.tenancy.bearers import OF_GATEWAY
+from bonobot.tenancy.models import Issuer
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action, Role
+
+LONGEST_URL = 512
+LONGEST_CLAIM = 255
+MOST_ROLES = 100
+MOST_ANNOUNCED = 20
+OPTIONAL_CLAIMS = ("label_claim", "role_claim", "scope_claim")
+
+
+def add(principal: Principal, **said: Any) -> Issuer:
+    """Take the tokens of an issuer from now on; `name` and `url` have to be said.
+
+    Raises `Invalid`, `EgressDenied` for an address that can't be, `Conflict` (`issuer_taken`).
+    """
+    principal.require(Action.MANAGE_ISSUERS)
+    issuer = Issuer(organization_id=principal.organization_id)
+    _set(issuer, {"name": "", "url": ""} | said)
+    with _recorded(principal, issuer, "issuer_added", said):
+        issuer.save(force_insert=True)
+    return issuer
+
+
+def alter(principal: Principal, issuer: Issuer, **said: Any) -> None:
+    """Change what is said of an issuer; raises as `add`."""
+    principal.require(Action.MANAGE_ISSUERS)
+    before = {name: getattr(issuer, name) for name in said if name in _CHECKS}
+    _set(issuer, said)
+    changed = {name: said[name] for name in before if before[name] != getattr(issuer, name)}
+    if changed:
+        with _recorded(principal, issuer, "issuer_changed", changed):
+            issuer.save()
+
+
+def remove(principal: Principal, issuer: Issuer) -> None:
+    """Take the tokens of an issuer no longer."""
+    principal.require(Action.MANAGE_ISSUERS)
+    with _recorded(principal, issuer, "issuer_removed", {"url": issuer.url}):
+        issuer.delete()
+
+
+def check(principal: Principal, issuer: Issuer) -> int:
+    """Read the issuer's keys now and return how many there are; raises `IssuerUnreachable`."""
+    principal.require(Action.MANAGE_ISSUERS)
+    whose = keyrings.Whose(issuer.url, issuer.allow_private)
+    return len(runtime().call(keyrings.keyrings().read, whose).keys)
+
+
+def announced() -> tuple[str, ...]:
+    """Return the issuers that whoever asks is told of (a query)."""
+    rows = Issuer.objects.enabled().filter(announced=True).order_by("name", "url")
+    return tuple(rows.values_list("url", flat=True)[:MOST_ANNOUNCED])
+
+
+def _set(issuer: Issuer, said: Mapping[str, Any]) -> None:
+    if strange := sorted(set(said) - set(_CHECKS)):
+        raise Invalid(
+            f"An issuer has no {strange[0]!r} that could be set.",
+            field=strange[0],
+            remedy=f"There are: {', '.join(sorted(_CHECKS))}.",
+        )
+    for name, value in said.items():
+        setattr(issuer, name, _CHECKS[name](name, value))
+    try:
+        keyrings.check(issuer.url, allow_private=issuer.allow_private)
+    except EgressDenied as problem:
+        problem.field = "url"
+        raise
+    if not (issuer.role or issuer.role_claim):
+        raise Invalid(
+            "Nobody would have a role.",
+            field="role",
+            remedy="Choose a role for all, or name the claim that gives one.",
+        )
+    taken = Issuer.objects.filter(url=issuer.url).exclude(pk=issuer.pk)
+    if taken.exists():
+        raise Conflict(
+            "The tokens of this issuer are taken already: it belongs to one organization.",
+            code="issuer_taken",
+            field="url",
+            remedy="Change the issuer that there is.",
+        )
+
+
+def _text(most: int, *, blank: bool) -> Callable[[str, Any], str]:
+    def checked(name: str, value: Any) -> str:
+        text = str(value or "").strip()
+        if len(text) > most or not (text or blank):
+            raise Invalid(
+                f"`{name}` must have from {0 if blank else 1} to {most} characters.",
+                field=name,
+                remedy="Shorten it." if text else "Say it.",
+            )
+        return text
+
+    return checked
+
+
+def _role(name: str, value: Any) -> str:
+    if value and value not in set(Role):
+        raise Invalid(
+            f"There is no role {value!r}.", field=name, remedy=f"Choose among: {', '.join(Role)}."
+        )
+    return str(value or "")
+
+
+def _roles(name: str, value: Any) -> dict[str, str]:
+    if not isinstance(value or {}, Mapping) or len(value or {}) > MOST_ROLES:
+        raise Invalid(
+            "The roles must be an object of values and their roles.",
+            field=name,
+            remedy=f'Write {{"bonobot-operators": "operator"}}, {MOST_ROLES} values at most.',
+        )
+    return {
+        str(one)[:LONGEST_CLAIM]: _role(name, role) or "" for one, role in dict(value or {}).items()
+    }
+
+
+def _scopes(name: str, value: Any) -> list[str]:
+    found: list[str] = terms.checked({"scopes": value})["scopes"]
+    if strange := sorted(set(found) - set(OF_GATEWAY)):
+        raise Invalid(
+            f"{strange[0]!r} can't be given to tokens of others.",
+            field=name,
+            remedy=f"Choose among: {', '.join(OF_GATEWAY)}; REST takes our own tokens only.",
+        )
+    return found
+
+
+def _as_token(name: str, value: Any) -> Any:
+    return terms.checked({name: value})[name]
+
+
+def _flag(_name: str, value: Any) -> bool:
+    return bool(value)
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "name": _text(terms.LONGEST_NAME, blank=False),
+    "url": _text(LONGEST_URL, blank=False),
+    "audience": _text(LONGEST_URL, blank=True),
+    "subject_claim": _text(LONGEST_CLAIM, blank=False),
+    **dict.fromkeys(OPTIONAL_CLAIMS, _text(LONGEST_CLAIM, blank=True)),
+    "role": _role,
+    "roles": _roles,
+    "scopes": _scopes,
+    "agent_ids": _as_token,
+    "calls_per_minute": _as_token,
+    **dict.fromkeys(("any_type", "allow_private", "announced", "enabled"), _flag),
+}
+
+
+def _recorded(
+    principal: Principal, issuer: Issuer, action: str, said: Mapping[str, Any]
+) -> AbstractContextManager[Any]:
+    told = {name: _CHECKS[name](name, value) for name, value in said.items() if name != "name"}
+    return change(
+        organization_id=issuer.organization_id,
+        actor=principal.actor,
+        action=action,
+        resource_type="issuer",
+        resource_id=str(issuer.pk),
+        resource_name=issuer.name,
+        details=told,
+    )

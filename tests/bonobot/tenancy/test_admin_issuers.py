@@ -1,0 +1,61 @@
+"""Issuers in the admin: added and changed by platform administrators, seen by nobody else."""
+
+import pytest
+
+from bonobot.tenancy.models import Issuer
+from bonobot.tenancy.roles import Role
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+SAID = {
+    "name": "Login",
+    "url": "https://login.example.com",
+    "subject_claim": "sub",
+    "scope_claim": "scope",
+    "role": "member",
+    "enabled": "on",
+}
+
+
+def test_an_issuer_is_added_changed_and_removed() -> None:
+    acme = casting.organization()
+    agent = casting.agent(acme)
+    seat = desk.sit(acme, None)
+    assert "Helper" in seat.get("tenancy_issuer_add")
+    bounds = {"agents": str(agent.pk), "scopes": ["mcp:tools"], "roles": '{"ops": "operator"}'}
+    seat.post("tenancy_issuer_add", **SAID, **bounds)
+    row = Issuer.objects.get()
+    assert (row.agent_ids, row.scopes) == ([str(agent.pk)], ["mcp:tools"])
+    assert (row.roles, row.announced) == ({"ops": "operator"}, False)
+    page = seat.post("tenancy_issuer_change", row.pk, **SAID | {"url": "http://x.example.com"})
+    assert "begins with https" in desk.words(page)
+    seat.post("tenancy_issuer_change", row.pk, **SAID | {"enabled": ""})
+    row.refresh_from_db()
+    assert (row.enabled, row.agent_ids, row.scopes) == (False, [], [])
+    assert "off" in desk.words(seat.get("tenancy_issuer_changelist"))
+    seat.post("tenancy_issuer_delete", row.pk, post="yes")
+    assert not Issuer.objects.exists()
+
+
+def test_an_issuer_that_is_taken_is_told_at_its_field() -> None:
+    acme = casting.organization()
+    casting.issuer(casting.organization("other"), SAID["url"])
+    page = desk.sit(acme, None).post("tenancy_issuer_add", **SAID)
+    assert "belongs to one organization" in desk.words(page)
+
+
+def test_an_owner_does_not_see_them() -> None:
+    acme = casting.organization()
+    seat = desk.sit(acme, Role.OWNER)
+    seat.get("tenancy_issuer_changelist", status=403)
+    assert "Issuers of tokens" not in desk.words(seat.get("index"))
+
+
+def test_keys_are_read_on_request_and_what_is_wrong_is_said() -> None:
+    acme = casting.organization()
+    row = casting.issuer(acme, "http://127.0.0.1:9", allow_private=True)
+    seat = desk.sit(acme, None)
+    seat.post("tenancy_issuer_changelist", action="check_chosen", _selected_action=str(row.pk))
+    assert "Login: The issuer of the token" in seat.messages[0]
