@@ -22,6 +22,7 @@ from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import ScopedAdmin
 from bonobot.tenancy.screens.answers import View, answering, rights, screen
 from bonobot.tenancy.templatetags.bonobot import counted
+from bonobot.usage_screen import usage_page
 from bonobot.waiting import waiting
 
 __all__ = ["Site", "site"]
@@ -63,6 +64,7 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
             (_("Approvals"), "how_to_reg", "agents_approval_changelist", Action.VIEW, False),
             (_("Questions"), "contact_support", "agents_question_changelist", Action.VIEW, False),
             (_("Budgets"), "savings", "agents_budget_changelist", Action.VIEW, False),
+            (_("Usage"), "bar_chart", "usage", Action.VIEW_AUDIT, False),
             (_("Audit"), "receipt_long", "ledger_auditrow_changelist", Action.VIEW_AUDIT, False),
             (_("Notices"), "outgoing_mail", "notices_notice_changelist", Action.VIEW_AUDIT, False),
             (_("Channels"), "campaign", "notices_channel_changelist", Action.VIEW_AUDIT, False),
@@ -140,6 +142,7 @@ class Site(AdminSite):
                 self.admin_view(own_what_if),
                 name="organization_what_if",
             ),
+            path("usage/", self.admin_view(usage_page), name="usage"),
             path("organization/halt/", self.admin_view(kill_switch), name="organization_halt"),
         ]
         return [*own, *super().get_urls()]

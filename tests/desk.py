@@ -76,6 +76,12 @@ def words(page: str) -> str:
     return re.sub(r"\s+", " ", unescape(without))
 
 
+def links(page: str, to: str) -> list[str]:
+    """Return the addresses of a page's links that begin so."""
+    found = re.findall(r'href="([^"]*)"', page)
+    return [one for one in map(unescape, found) if one.startswith(to)]
+
+
 def sit(where: Organization, role: Role | None, name: str = "") -> Desk:
     """Make a person with a role (None: the platform administrator) and sit them down."""
     if role is None:

@@ -24,13 +24,13 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def pages(rows: QuerySet[AuditRow], form: Form) -> Iterator[str]:
     """Yield one organization's rows in the order of the chain, page by page, as text in a form."""
     if form == "csv":
-        yield _csv([HEADING])
+        yield comma_separated([HEADING])
     ordered = rows.order_by("seq").values_list(*SEALED, *sealing.NAMES)
     after: int | None = None
     while page := list((ordered if after is None else ordered.filter(seq__gt=after))[:PAGE]):
         found = [stored(values) for values in page]
         after = found[-1].seq
-        yield _csv(map(_cells, found)) if form == "csv" else "".join(map(_line, found))
+        yield comma_separated(map(_cells, found)) if form == "csv" else "".join(map(_line, found))
 
 
 def read(lines: Iterable[str]) -> Iterator[Stored]:
@@ -66,16 +66,18 @@ def _cells(row: Stored) -> list[Any]:
     for text in filter(None, (row.opened, row.closed)):
         details |= json.loads(text).get("details", {})
     written = json.dumps(details, ensure_ascii=False)
-    return [row.seq, *map(_harmless, row.columns), _harmless(written)]
+    return [row.seq, *map(harmless, row.columns), harmless(written)]
 
 
-def _harmless(cell: Any) -> Any:
+def harmless(cell: Any) -> Any:
+    """Return a cell that no table program runs."""
     if isinstance(cell, str) and cell.startswith(_FORMULA):
         return f"'{cell}"
     return cell
 
 
-def _csv(rows: Iterable[Iterable[Any]]) -> str:
+def comma_separated(rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows as CSV; strangers' texts must be made `harmless` before."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()

@@ -18,7 +18,10 @@ from bonobot.ledger.models import TOOK, AuditRow, Rollup
 from bonobot.ledger.rollups import BUCKETS, Ended, Grain, fold, quantile
 
 # What a report may be by; of agents and servers the id, their names come along.
-BY = frozenset({"begins", "agent_id", "server_id", "tool_name", "model", "code", "rule"})
+BY = frozenset(
+    {"begins", "organization_id", "event_type", "agent_id", "server_id", "tool_name", "model"}
+    | {"code", "rule"}
+)
 ERRORS = ("error", "unknown")
 MOST_LINES = 1_000
 
@@ -101,9 +104,12 @@ _NAMES: dict[str, Any] = {"n_agent": Max("agent_name"), "n_server": Max("server_
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads reports of one organization within a span; `tail` is what isn't counted yet."""
+    """Reads reports of one organization (None: of all) within a span.
 
-    organization_id: UUID
+    `tail` is what isn't counted yet.
+    """
+
+    organization_id: UUID | None
     span: Span
     tail: Sequence[Ended] = ()
     complete: bool = True  # False: there is more than the tail that isn't counted yet
@@ -122,13 +128,15 @@ class Reader:
 
     def _rows(self) -> Any:
         span = self.span
-        rows = Rollup.objects.filter(organization_id=self.organization_id, grain=span.grain)
-        rows = rows.filter(begins__gte=span.since)
+        rows = Rollup.objects.filter(grain=span.grain, begins__gte=span.since)
+        if self.organization_id is not None:
+            rows = rows.filter(organization_id=self.organization_id)
         return rows.filter(begins__lt=span.until) if span.until else rows
 
     def _uncounted(self, by: Sequence[str], where: Mapping[str, Any]) -> Iterable[tuple[Key, Line]]:
         for place, total in fold(self.tail, (self.span.grain,)).items():
-            facts = {**place.kind._asdict(), "begins": place.begins}
+            names = {"agent_name": total.agent_name, "server_name": total.server_name}
+            facts = {**place.kind._asdict(), **names, "begins": place.begins}
             if not self.span.holds(place.begins):
                 continue
             if any(facts[name] != value for name, value in where.items()):

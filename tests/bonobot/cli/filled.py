@@ -107,6 +107,9 @@ CALLS: Mapping[str, Call] = {
         ("--agent", "helper", "calls/day=9@50", "session:dollars/total=1.50"),
         ("--agent", "nobody", "calls/day=9"),
     ),
+    "usage export": Call(("--output", "usage-#"), ("--output", "nothing/x"), "unusable_file"),
+    "usage rebuild": Call((), NOBODY),
+    "usage show": Call(("--by", "tool"), NOBODY, reads=True),
     "mcp add": Call(("new-#", "--url", "@url", "--allow-private"), ("new", "--preset", "nothing")),
     "mcp add-operation": Call(
         ("shop-#", "look", "--url", "@url", "--description", "Looks.", "--allow-private"),

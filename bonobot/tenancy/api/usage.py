@@ -1,0 +1,120 @@
+"""Usage and cost over REST: by organization, agent, server, tool, model or day."""
+
+from typing import Any
+
+import django_filters
+from django.http import HttpResponse
+from django.utils import timezone
+from django_filters.utils import translate_validation
+from drf_spectacular.types import OpenApiTypes
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from bonobot.ledger.exporting import MEDIA
+from bonobot.ledger.models import Rollup
+from bonobot.tenancy.api.resources import Resource
+from bonobot.tenancy.api.schema import operation
+from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.roles import Action
+from bonobot.tenancy.usage import GROUPS, Asked, Report, usage
+
+
+class UsageFilter(django_filters.FilterSet):
+    """What a report is about."""
+
+    by = django_filters.ChoiceFilter(
+        choices=[(name, name) for name in GROUPS], method="keep", label="What a line is of (agent)"
+    )
+    since = django_filters.IsoDateTimeFilter(method="keep", label="From when; 30 days ago")
+    until = django_filters.IsoDateTimeFilter(method="keep", label="Until when; now")
+    agent = django_filters.CharFilter(method="keep", label="Id or name of the agent")
+    server = django_filters.CharFilter(method="keep", label="Id or name of the server")
+    tool = django_filters.CharFilter(method="keep", label="The tool's own name")
+    model = django_filters.CharFilter(method="keep", label="The model's name")
+
+    def keep(self, rows: Any, name: str, value: Any) -> Any:
+        """Keep all: the report itself looks at what was asked."""
+        return rows
+
+
+class UsageNumbersShape(Shape):
+    """What something came to."""
+
+    calls = serializers.IntegerField(help_text="Calls that ended, refused ones among them.")
+    ok = serializers.IntegerField()
+    errors = serializers.IntegerField(  # type: ignore[assignment]  # DRF moves it
+        help_text="Failed, or ended nobody knows how."
+    )
+    refused = serializers.IntegerField()
+    turns = serializers.IntegerField(help_text="Answers of models.")
+    input_tokens = serializers.IntegerField()
+    output_tokens = serializers.IntegerField()
+    cost_microusd = serializers.IntegerField(help_text="Millionths of a dollar.")
+    p50_ms = serializers.IntegerField(
+        allow_null=True, help_text="Median duration of calls that went well, within its bucket."
+    )
+    p95_ms = serializers.IntegerField(allow_null=True)
+
+
+class UsageLineShape(UsageNumbersShape):
+    """One line of a report."""
+
+    id = serializers.CharField(
+        help_text="Of an organization, agent or server, of a tool its server's; else blank."
+    )
+    name = serializers.CharField()
+    server = serializers.CharField(help_text="Of a tool: its server; blank for built-in tools.")
+
+
+class UsageShape(Shape):
+    """A report of usage and cost."""
+
+    by = serializers.ChoiceField([(name, name) for name in GROUPS])
+    since = serializers.DateTimeField(help_text="The beginning of its first day or hour (UTC).")
+    until = serializers.DateTimeField()
+    complete = serializers.BooleanField(
+        help_text="False while calls of the last minutes are still being counted."
+    )
+    total = UsageNumbersShape()
+    results = UsageLineShape(many=True)
+
+
+class Usage(Resource):
+    """What the organization used."""
+
+    rules = {"GET": Action.VIEW_AUDIT}
+    queryset = Rollup.objects.none()
+    filterset_class = UsageFilter
+    http_method_names = ["get"]
+
+    @operation("get_usage", answer=UsageShape)
+    def get(self, request: object) -> Response:
+        """Report calls, tokens and cost, the most calls first (at most 1,000 lines)."""
+        return Response(UsageShape(self.report().as_dict()).data)
+
+    def report(self) -> Report:
+        """Return what the query asks for."""
+        self.check_parameters()
+        found = UsageFilter(self.request.query_params, queryset=self.queryset)
+        if not found.is_valid():
+            raise translate_validation(found.errors)
+        said = {name: value for name, value in found.form.cleaned_data.items() if value}
+        return usage(self.principal, Asked(**said))
+
+
+class UsageExport(Usage):
+    """The same as a file."""
+
+    @operation("export_usage", answer={(200, MEDIA["csv"]): OpenApiTypes.STR})
+    def get(self, request: object) -> HttpResponse:  # type: ignore[override]  # a file
+        """Export a report as CSV."""
+        return as_file(self.report())
+
+
+def as_file(report: Report) -> HttpResponse:
+    """Answer a report as a CSV file."""
+    response = HttpResponse(report.as_csv(), content_type=MEDIA["csv"])
+    name = f"usage-by-{report.asked.by}-{timezone.now():%Y-%m-%d}.csv"
+    response["Content-Disposition"] = f'attachment; filename="{name}"'
+    response["Cache-Control"] = "no-store"
+    return response

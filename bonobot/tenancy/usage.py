@@ -1,0 +1,206 @@
+"""Usage and cost: what was called, by whom and of what, and what it came to, for every surface.
+
+A report is drawn from the rollups by whole days of UTC, or by whole hours where it begins and ends
+within the last three days.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.ledger import reports
+from bonobot.ledger.exporting import comma_separated, harmless
+from bonobot.ledger.reports import Line, Reader, Span
+from bonobot.ledger.rollups import Grain, beginning
+from bonobot.lib.problems import Invalid
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+
+By = Literal["organization", "agent", "server", "tool", "model", "day"]
+# What a line is of: its columns, and which rows it counts.
+GROUPS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "organization": (("organization_id",), {}),
+    "agent": (("agent_id",), {}),
+    "server": (("server_id",), {"event_type": "call"}),
+    "tool": (("tool_name", "server_id"), {"event_type": "call"}),
+    "model": (("model",), {"event_type": "model"}),
+    "day": (("begins",), {}),
+}
+TITLES: dict[str, Any] = {
+    "organization": _("organization"),
+    "agent": _("agent"),
+    "server": _("server"),
+    "tool": _("tool"),
+    "model": _("model"),
+    "day": _("day"),
+}
+USUAL_DAYS = 30
+BY_HOURS = timedelta(days=3)
+NUMBERS = (
+    *("calls", "ok", "errors", "refused", "turns"),
+    *("input_tokens", "output_tokens", "cost_microusd", "p50_ms", "p95_ms"),
+)
+HEADING = ("since", "until", "by", "id", "name", "server", *NUMBERS)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a report is asked for; agents and servers by id or by the name they had."""
+
+    by: str = "agent"
+    since: datetime | None = None
+    until: datetime | None = None
+    agent: str = ""
+    server: str = ""
+    tool: str = ""
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a report: what it is of, and what that came to."""
+
+    id: str
+    name: str
+    server: str
+    line: Line
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as programs read it; cost in millionths of a dollar, times in ms."""
+        return {"id": self.id, "name": self.name, "server": self.server, **numbers(self.line)}
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report; `complete` is False while calls of the last minutes are still being counted."""
+
+    asked: Asked
+    since: datetime
+    until: datetime
+    total: Line
+    entries: list[Entry]
+    complete: bool
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as programs read it."""
+        return {
+            "by": self.asked.by,
+            "since": self.since,
+            "until": self.until,
+            "complete": self.complete,
+            "total": numbers(self.total),
+            "results": [entry.as_dict() for entry in self.entries],
+        }
+
+    def as_csv(self) -> str:
+        """Return it as a table; no cell of a stranger is run as a formula."""
+        when = (self.since.isoformat(), self.until.isoformat(), self.asked.by)
+        rows = [
+            [*when, *(harmless(cell) for cell in entry.as_dict().values())]
+            for entry in self.entries
+        ]
+        return comma_separated([HEADING, *rows])
+
+
+def numbers(line: Line) -> dict[str, Any]:
+    """Return what a line comes to by name."""
+    counts = {name: getattr(line, name) for name in reports.COUNTS}
+    return counts | {"p50_ms": _rounded(line.p50), "p95_ms": _rounded(line.p95)}
+
+
+def usage(principal: Principal, asked: Asked, now: datetime | None = None) -> Report:
+    """Return a report of the organization (4 queries); raises `Forbidden`, `Invalid`.
+
+    By organization a platform administrator sees all of them, others their own.
+    """
+    principal.require(Action.VIEW_AUDIT)
+    if asked.by not in GROUPS:
+        raise Invalid(
+            f"There is no report by {asked.by!r}.", field="by", remedy=f"Use {', '.join(GROUPS)}."
+        )
+    now = now or timezone.now()
+    span = _span(asked, now)
+    found = reports.reader(principal.organization_id, span)
+    if asked.by == "organization" and principal.platform_admin:
+        found = replace(found, organization_id=None)
+    where = _where(asked)
+    columns, only = GROUPS[asked.by]
+    lines = found.read(*columns, **where, **only)
+    return Report(
+        asked=asked,
+        since=span.since,
+        until=span.until or now,
+        total=_total(found, where, only),
+        entries=list(_entries(asked.by, lines)),
+        complete=found.complete,
+    )
+
+
+def _total(found: Reader, where: dict[str, Any], only: dict[str, Any]) -> Line:
+    return reports.total(found.read("event_type", **where, **only).values())
+
+
+def _span(asked: Asked, now: datetime) -> Span:
+    """Return the whole days or hours that hold what was asked for."""
+    since = asked.since or now - timedelta(days=USUAL_DAYS)
+    if asked.until and asked.until <= since:
+        raise Invalid(
+            "The report would end before it begins.",
+            field="until",
+            remedy="Choose a later end, or an earlier beginning.",
+        )
+    grain: Grain = "hour" if now - since <= BY_HOURS and asked.by != "day" else "day"
+    begins = beginning(reports.utc(since), grain)
+    if asked.until is None or asked.until >= now:
+        return Span(begins, None, grain)
+    step = timedelta(hours=1) if grain == "hour" else timedelta(days=1)
+    last = beginning(reports.utc(asked.until - timedelta(microseconds=1)), grain)
+    return Span(begins, last + step, grain)
+
+
+def _where(asked: Asked) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, said in (("agent", asked.agent), ("server", asked.server)):
+        if said:
+            number = _uuid(said)
+            found |= {f"{name}_id": number} if number else {f"{name}_name": said}
+    wanted = {"tool_name": asked.tool, "model": asked.model}
+    return found | {name: value for name, value in wanted.items() if value}
+
+
+def _entries(by: str, lines: dict[tuple[Any, ...], Line]) -> Iterator[Entry]:
+    if by == "organization":
+        names = dict(Organization.objects.values_list("pk", "name"))
+    if by == "day":
+        lines = dict(sorted(lines.items()))
+    for (key, *more), line in lines.items():
+        name, server = str(key or ""), ""
+        of = next(iter(more), key)
+        if by == "organization":
+            name = names.get(key, name)
+        elif by == "agent":
+            name = line.agent_name
+        elif by == "server":
+            name = line.server_name
+        elif by == "tool":
+            server = line.server_name
+        elif by == "day":
+            name = f"{key:%Y-%m-%d}"
+        yield Entry(str(of) if isinstance(of, UUID) else "", name, server, line)
+
+
+def _rounded(milliseconds: float | None) -> int | None:
+    return None if milliseconds is None else round(milliseconds)
+
+
+def _uuid(said: str) -> UUID | None:
+    try:
+        return UUID(said)
+    except ValueError:
+        return None

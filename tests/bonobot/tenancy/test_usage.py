@@ -1,0 +1,135 @@
+"""Usage and cost, the same on the page, over REST and in the terminal."""
+
+import csv
+import io
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries
+
+from bonobot.ledger import counting
+from bonobot.ledger.models import TOOK, Rollup
+from bonobot.lib.problems import Invalid, Problem
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.usage import GROUPS, Asked, usage
+from tests import crowd, desk, rest
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    made = casting.organization()
+    agent = casting.agent(made)
+    crowd.call(made, agent, [desk.web_server(made, "web")], 40)
+    counting.count(made.pk)
+    turn = dict.fromkeys((*counting.SUMS, *TOOK), 0) | {"calls": 3, "input_tokens": 90}
+    for grain in ("hour", "day"):
+        begins = timezone.now().replace(minute=0, second=0, microsecond=0)
+        Rollup.objects.create(
+            key=f"turn-{grain}",
+            organization_id=made.pk,
+            grain=grain,
+            begins=begins if grain == "hour" else begins.replace(hour=0),
+            event_type="model",
+            outcome="ok",
+            agent_id=agent.pk,
+            agent_name=agent.name,
+            model="=gpt",
+            **turn | {"cost_microusd": 2_000_000},
+        )
+    return made
+
+
+def test_every_grouping_comes_to_the_same_total(acme: Organization) -> None:
+    boss = casting.administrator(acme)
+    for by in ("organization", "agent", "day"):
+        report = usage(boss, Asked(by=by))
+        assert (report.total.calls, report.total.turns, report.total.cost_microusd) == (
+            40,
+            3,
+            2_000_000,
+        )
+        assert sum(entry.line.calls for entry in report.entries) == 40
+    assert sum(one.line.calls for one in usage(boss, Asked(by="tool")).entries) == 40
+    assert [one.name for one in usage(boss, Asked(by="server")).entries] == ["web"]
+    assert [one.line.tokens for one in usage(boss, Asked(by="model")).entries] == [90]
+
+
+def test_a_report_is_narrowed_and_looks_at_whole_days(acme: Organization) -> None:
+    boss, now = casting.administrator(acme), timezone.now()
+    assert usage(boss, Asked(server="web")).total.turns == 0
+    assert usage(boss, Asked(server="other")).total.calls == 0
+    some = usage(boss, Asked(by="tool", tool="search_issues_0"))
+    assert [one.name for one in some.entries] == ["search_issues_0"]
+    old = usage(boss, Asked(since=now - timedelta(days=9), until=now - timedelta(days=8)))
+    assert (old.total.calls, old.since.hour, old.until.hour) == (0, 0, 0)
+    hour = usage(boss, Asked(since=now - timedelta(hours=2)))
+    assert 0 < hour.total.calls < 40
+    with pytest.raises(Invalid):
+        usage(boss, Asked(since=now, until=now - timedelta(days=1)))
+
+
+def test_a_report_takes_few_queries(
+    acme: Organization, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    boss = casting.administrator(acme)
+    for by in GROUPS:
+        with django_assert_max_num_queries(5):
+            usage(boss, Asked(by=by))
+
+
+def test_only_a_platform_administrator_sees_other_organizations(acme: Organization) -> None:
+    other = casting.organization("other")
+    crowd.call(other, casting.agent(other), [desk.web_server(other)], 10)
+    counting.count(other.pk)
+    boss, owner = casting.administrator(acme), casting.person(acme, Role.OWNER)
+    assert len(usage(boss, Asked(by="organization")).entries) == 2
+    assert [one.name for one in usage(owner, Asked(by="organization")).entries] == [acme.name]
+    with pytest.raises(Problem, match="may not"):
+        usage(casting.person(acme, Role.MEMBER), Asked())
+
+
+def test_the_three_twins_say_the_same(acme: Organization, capsys: Any) -> None:
+    seat = desk.sit(acme, Role.AUDITOR)
+    answer = rest.as_role(acme, Role.AUDITOR).get("usage?by=model")
+    call_command("usage", "show", "--by", "model", "--json")
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["results"] == answer.json["results"]
+    assert answer.json["total"]["cost_microusd"] == 2_000_000
+    page = desk.words(seat.get("usage", by="model"))
+    assert "=gpt" in page
+    assert "$2.00" in page
+    assert rest.as_role(acme, Role.MEMBER).get("usage").status == 403
+    assert rest.as_role(acme, Role.AUDITOR).get("usage?by=nothing").status == 400
+
+
+def test_no_cell_of_the_table_is_a_formula(acme: Organization, capsys: Any) -> None:
+    seat = desk.sit(acme, Role.AUDITOR)
+    address = desk.url("usage") + "?by=model&csv=1"
+    response = seat.client.get(address)
+    [row] = csv.DictReader(io.StringIO(response.content.decode()))
+    assert (row["name"], row["turns"]) == ("'=gpt", "3")
+    assert "usage-by-model" in response["Content-Disposition"]
+    call_command("usage", "export", "--by", "model")
+    assert "'=gpt" in capsys.readouterr().out
+
+
+def test_each_line_leads_to_its_rows(acme: Organization) -> None:
+    seat = desk.sit(acme, Role.OWNER)
+    for by in ("agent", "server", "tool", "day", "model"):
+        page = seat.get("usage", by=by)
+        links = desk.links(page, "/admin/ledger/auditrow/?")
+        assert links, by
+        seat.open(links[0])
+
+
+def test_what_cannot_be_asked_is_told_at_its_field(acme: Organization) -> None:
+    page = desk.sit(acme, Role.OWNER).get("usage", since="2026-02-02", until="2026-01-01")
+    assert "would end before it begins" in desk.words(page)
