@@ -64,9 +64,13 @@ class Inbound:
 
     @property
     def own_meta(self) -> dict[str, Any]:
-        """What of `_meta` goes on: neither this hop's members nor the progress token."""
-        hop = (*RESERVED, "progressToken")
+        """What of `_meta` goes on: neither this hop's members nor the progress token.
+
+        Nor the token that the client came in with, wherever it stands there.
+        """
+        hop = (*RESERVED, LOG_LEVEL_KEY, "progressToken")
         found = {key: value for key, value in self.meta.items() if key not in hop}
+        found = self.visitor.without_token(found) if found else found
         if self.level:
             found[LOG_LEVEL_KEY] = self.level
         return found

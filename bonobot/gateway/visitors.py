@@ -8,19 +8,23 @@ lists above all, asks for the current one.
 from collections import OrderedDict
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
+from typing import Any
 
 from django.conf import settings
 
 from bonobot.gateway.places import Address, Place, find
 from bonobot.ledger.heads import generation
+from bonobot.lib.masking import Masker
 from bonobot.lib.problems import NotFound
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.passes import Pass, passes
 from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.tokens import bad_token
+from bonobot.tenancy.tokens import bad_token, parted
 
 KEPT = 10_000
+KEPT_MASKERS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,13 @@ class Visitor:
     def key(self) -> str:
         """What tells this principal at this place from every other."""
         return f"{self.place.kind}:{self.place.id}:{self.principal.kind}:{self.principal.id}"
+
+    def without_token(self, value: Any) -> Any:
+        """Return a JSON value without the token that the visitor came in with, in whatever form.
+
+        What a client shows to us is for us alone (MCP, security best practices: token passthrough).
+        """
+        return _masker(self.entry.token).exact(value)
 
     async def current(self) -> "Visitor":
         """Return the visitor as of now (one query where nothing changed); raises as `welcome`."""
@@ -115,6 +126,12 @@ async def _admitted(known: Pass, entry: Entry) -> Visitor:
     while len(_kept) > KEPT:
         _kept.popitem(last=False)
     return found
+
+
+@lru_cache(KEPT_MASKERS)
+def _masker(token: str) -> Masker:
+    _, secret = parted(token)
+    return Masker((token, secret))
 
 
 def _key(token: str, address: Address) -> tuple[bytes, Address]:
