@@ -5,16 +5,21 @@ from typing import Any
 from django import forms
 from django.db.models import Count, Model, QuerySet
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.urls import path, reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.models import ModelEndpoint
 from agents.registration import EndpointSpec, remove_endpoint, save_endpoint
+from agents.trying import try_endpoint
 from bonobot.lib.admin import PasswordInput, display, register
 from bonobot.lib.masking import MASK
+from bonobot.lib.problems import Problem
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import ScopedAdmin
+from bonobot.tenancy.screens import ScopedAdmin, screen
 
 PROVIDER = ("name", "kind", "base_url", "model", "key", "access_key_id", "region", "api_version")
 ANSWERING = ("thinking", "max_tokens", "context_window", "native_tools", "sees_images", "timeout_s")
@@ -97,7 +102,7 @@ class ModelEndpointAdmin(ScopedAdmin):
         (_("Costs and network"), {"fields": COSTING}),
     )
     problem_fields = {"api_key": "key"}
-    list_display = ("name", "kind", "model", "address", "has_key", "fallback", "used_by")
+    list_display = ("name", "kind", "model", "address", "has_key", "fallback", "used_by", "test")
     list_select_related = ("fallback",)
     list_filter = ("kind",)
     search_fields = ("name", "model", "base_url")
@@ -132,6 +137,42 @@ class ModelEndpointAdmin(ScopedAdmin):
     def used_by(self, endpoint: Any) -> int:
         """Return how many agents think with it."""
         return int(endpoint.agent_count)
+
+    @display(description="")
+    def test(self, endpoint: ModelEndpoint) -> str:
+        """Return the way to its test."""
+        address = reverse("admin:agents_modelendpoint_try", args=[endpoint.pk])
+        return format_html('<a class="bb-button bb-slim" href="{}">{}</a>', address, _t("Test"))
+
+    def get_urls(self) -> list[Any]:
+        """Add the test of an endpoint."""
+        view = self.admin_site.admin_view(self.try_view)
+        own = path("<uuid:object_id>/try/", view, name="agents_modelendpoint_try")
+        return [own, *super().get_urls()]
+
+    def try_view(self, request: HttpRequest, object_id: str) -> HttpResponseBase:
+        """Ask the endpoint something small, and show what came of it."""
+        principal = self.principal(request)
+        principal.require(Action.MANAGE_AGENTS)
+        endpoint: ModelEndpoint = ModelEndpoint.objects.get_or_404(
+            principal.organization_id, pk=object_id
+        )
+        trial = problem = None
+        if request.method == "POST":
+            try:
+                trial = try_endpoint(principal, endpoint)
+            except Problem as found:
+                problem = found
+        return screen(
+            request,
+            "agents/try_endpoint.html",
+            title=_("Test a model"),
+            opts=self.opts,
+            object=endpoint,
+            endpoint=endpoint,
+            trial=trial,
+            problem=problem,
+        )
 
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> ModelEndpoint:
         """Write by the operation."""

@@ -7,8 +7,10 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_sc
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from agents.llm.port import ModelError
 from agents.models import ModelEndpoint
 from agents.registration import EndpointSpec, remove_endpoint, save_endpoint
+from agents.trying import try_endpoint
 from bonobot.lib.masking import MASK
 from bonobot.tenancy.api.resources import READ, Resource, found_or_404, named_in_path
 from bonobot.tenancy.api.schema import operation
@@ -152,6 +154,26 @@ class EndpointShape(Shape):
         return MASK if endpoint.api_key else ""
 
 
+class TrialFaultShape(Shape):
+    """Why a model didn't answer, and what to do."""
+
+    code = serializers.CharField()
+    detail = serializers.CharField()
+    remedy = serializers.CharField()
+
+
+class TrialShape(Shape):
+    """What came of asking a model endpoint something small."""
+
+    status = serializers.ChoiceField([("ok", "ok"), ("error", "error")])
+    answer = serializers.CharField(allow_null=True, help_text="The beginning of what it said.")
+    duration_ms = serializers.IntegerField(allow_null=True)
+    input_tokens = serializers.IntegerField(allow_null=True)
+    output_tokens = serializers.IntegerField(allow_null=True)
+    cost_microusd = serializers.IntegerField(allow_null=True, help_text="Millionths of a dollar.")
+    error = TrialFaultShape(allow_null=True)
+
+
 class ModelEndpoints(Resource):
     """All model endpoints."""
 
@@ -214,6 +236,29 @@ class OneModelEndpoint(Resource):
         kept = {name: getattr(endpoint, name) for name in SAID}
         spec = _spec(self, kept | self.read(EndpointBody, partial=partial))
         return self.shown(save_endpoint(self.principal, spec, endpoint), EndpointShape)
+
+
+class TestModelEndpoint(OneModelEndpoint):
+    """A test of one model endpoint."""
+
+    __test__ = False
+    rules = {"POST": Action.MANAGE_AGENTS}
+    http_method_names = ["post"]
+
+    @operation("test_model_endpoint", answer=TrialShape)
+    def post(self, request: object, endpoint_id: str) -> Response:
+        """Ask a model endpoint something small now; the request is in the audit, and is paid for.
+
+        A model that doesn't answer is no error of this request: the answer is 200 with the status
+        `error`, the code, and what to do.
+        """
+        found: dict[str, Any] = dict.fromkeys(TrialShape().fields)
+        try:
+            trial = try_endpoint(self.principal, self._endpoint(endpoint_id))
+        except ModelError as problem:
+            fault = {"code": problem.code, "detail": str(problem), "remedy": problem.remedy}
+            return Response(found | {"status": "error", "error": fault})
+        return Response(found | {"status": "ok"} | trial.as_dict())
 
 
 def _spec(view: Resource, body: dict[str, Any]) -> EndpointSpec:

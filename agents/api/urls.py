@@ -141,6 +141,7 @@ urlpatterns = [
     path("mcp-servers/<str:server_id>/execute", connectors.Execute.as_view(), name="execute"),
     path("model-endpoints", endpoints.ModelEndpoints.as_view(), name="model-endpoints"),
     path(ENDPOINT, endpoints.OneModelEndpoint.as_view(), name="model-endpoint"),
+    path(f"{ENDPOINT}/test", endpoints.TestModelEndpoint.as_view(), name="model-endpoint-test"),
     path("tokens", tokens.Tokens.as_view(), name="tokens"),
     path("tokens/<str:token_id>", tokens.OneToken.as_view(), name="token"),
     path("tokens/<str:token_id>/held", holding.TokenHeld.as_view(), name="token-held"),

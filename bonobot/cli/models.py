@@ -6,6 +6,7 @@ from typing import Any
 
 from agents.models import ModelEndpoint
 from agents.registration import EndpointSpec, remove_endpoint, save_endpoint
+from agents.trying import try_endpoint
 from bonobot.cli.group import Cli, Verb, expand, table
 from bonobot.lib.masking import MASK
 
@@ -81,6 +82,14 @@ def _remove(cli: Cli, options: argparse.Namespace) -> None:
     cli.say(f"{endpoint.name} is removed.")
 
 
+def _test(cli: Cli, options: argparse.Namespace) -> None:
+    endpoint = _endpoint(cli, options.slug)
+    with cli.waiting(f"Asking {endpoint.name}"):
+        trial = try_endpoint(cli.principal, endpoint)
+    cli.emit(trial.as_dict())
+    cli.say(f"{endpoint.name} answered in {trial.duration_ms} ms: {trial.answer!r}")
+
+
 def as_json(endpoint: ModelEndpoint) -> dict[str, Any]:
     """Return an endpoint as programs read it; of its key, whether there is one."""
     return {
@@ -132,6 +141,13 @@ VERBS = (
         _set,
         _set_arguments,
         ("models set claude --fallback local", "models set claude --thinking high"),
+    ),
+    Verb(
+        "test",
+        "Ask a model endpoint something small; it is paid for, and in the audit.",
+        _test,
+        _remove_arguments,
+        ("models test local", "models test claude --json"),
     ),
     Verb(
         "remove",

@@ -151,6 +151,7 @@ CALLS: Mapping[str, Call] = {
     "mcp test": Call(("docs",), ("nothing",)),
     "mcp test-tool": Call(("docs", "echo"), ("docs", "nothing"), "unknown_tool"),
     "mcp tools": Call(("docs",), ("docs", "--enable", "nothing"), "unknown_tool", reads=True),
+    "models test": Call(("offline",), ("nothing",)),
     "models add": Call(
         ("new-#", "--kind", "anthropic", "--model", "claude"),
         ("new", "--kind", "offline", "--fallback", "nothing"),
