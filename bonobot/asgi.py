@@ -7,6 +7,7 @@ process's one Runtime at startup, and connections and children end in order at s
 import gc
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from time import perf_counter
 from typing import Any
 
 from django.core.asgi import get_asgi_application
@@ -14,8 +15,9 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 django_application = get_asgi_application()  # sets Django up, which the imports below need
 
-from bonobot import health, readiness  # noqa: E402
+from bonobot import health, metrics, readiness  # noqa: E402
 from bonobot.gateway.mount import Mount, serves  # noqa: E402
+from bonobot.lib.metrics import answered  # noqa: E402
 from bonobot.lib.runtime import Runtime  # noqa: E402
 
 Scope = dict[str, Any]
@@ -23,6 +25,7 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 gateway = Mount()
+AREAS = frozenset({"admin", "api", "oauth", "static"})
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,10 +40,30 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await health.respond(send)
     elif scope["path"] == readiness.PATH:
         await readiness.respond(scope["query_string"], send)
+    elif scope["path"] == metrics.PATH:
+        await metrics.respond(scope, send)
     elif serves(scope["path"]):
-        await gateway(scope, receive, send)
+        await gateway(scope, receive, counted("mcp", send))
     else:
-        await django_application(scope, receive, send)
+        await django_application(scope, receive, counted(area(scope["path"]), send))
+
+
+def area(path: str) -> str:
+    """Return the part of Django's addresses that a path is in, as metrics tell them apart."""
+    first = path.split("/", 2)[1]
+    return first if first in AREAS else "other"
+
+
+def counted(area: str, send: Send) -> Send:
+    """Return `send`, which also counts how an answer began."""
+    began = perf_counter()
+
+    async def sending(message: Mapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            answered(area, message["status"], perf_counter() - began)
+        await send(message)
+
+    return sending
 
 
 async def lifespan(receive: Receive, send: Send) -> None:

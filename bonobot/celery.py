@@ -48,9 +48,10 @@ def register_runner(**_: Any) -> None:
 @beat_init.connect
 def begin_probes(**_: Any) -> None:
     """Answer probes of beat, too."""
-    from bonobot import probes  # models, which need settings
+    from bonobot import metrics, probes  # models, which need settings
     from bonobot.beat import Schedules
 
+    metrics.begin_rows()
     probes.begin(Schedules.age_s)
 
 

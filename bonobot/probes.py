@@ -1,4 +1,4 @@
-"""Probes of worker and beat, which answer no HTTP of their own: `/healthz` and `/readyz`.
+"""Probes of worker and beat, which answer no HTTP of their own: `/healthz`, `/readyz`, `/metrics`.
 
 `BONOBOT_PROBE_ADDRESS` says where; blank means nowhere. Programs that share the setting on one host
 (`bonobot up`, several workers) take the next ports, ten at most; the log says which. It is a thread
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.db import close_old_connections
 
-from bonobot import health, readiness
+from bonobot import health, metrics, readiness
 from bonobot.lib.runtime import runtime
 
 logger = logging.getLogger(__name__)
@@ -44,9 +44,10 @@ class Probes:
     def __init__(self, age_s: Age) -> None:
         self._age_s = age_s
         self._server: ThreadingHTTPServer | None = None
-        self._ways: Mapping[str, Callable[[Mapping[str, str], str], Answer]] = {
+        self._ways: Mapping[str, Callable[[Mapping[str, str], str, str], Answer]] = {
             health.PATH: self._healthz,
             readiness.PATH: self._readyz,
+            metrics.PATH: self._metrics,
         }
 
     def begin(self, host: str, port: int) -> int:
@@ -63,21 +64,24 @@ class Probes:
             self._server.shutdown()
             self._server.server_close()
 
-    def answer(self, target: str, headers: Mapping[str, str]) -> Answer:
-        """Return status, content type and body of a GET."""
+    def answer(self, target: str, headers: Mapping[str, str], client: str = "") -> Answer:
+        """Return status, content type and body of a GET by a client at an address."""
         parts = urlsplit(target)
         way = self._ways.get(parts.path)
         if way is None:
             return _json(404, {"status": "unknown"})
-        return way(headers, parts.query)
+        return way(headers, parts.query, client)
 
-    def _healthz(self, headers: Mapping[str, str], query: str) -> Answer:
+    def _metrics(self, headers: Mapping[str, str], query: str, client: str) -> Answer:
+        return metrics.answer(headers.get("Authorization", ""), client)
+
+    def _healthz(self, headers: Mapping[str, str], query: str, client: str) -> Answer:
         age = self._age_s()
         if age > STUCK_S:
             return _json(503, {"status": "stuck", "detail": f"nothing moved for {age:.0f} s"})
         return _json(200, {"status": "ok"})
 
-    def _readyz(self, headers: Mapping[str, str], query: str) -> Answer:
+    def _readyz(self, headers: Mapping[str, str], query: str, client: str) -> Answer:
         try:
             return _json(*readiness.measure().answer(everything=query.split("=")[0] == "all"))
         finally:
@@ -95,7 +99,7 @@ def _json(status: int, body: dict[str, Any]) -> Answer:
 
 
 def _listening(
-    host: str, port: int, answer: Callable[[str, Mapping[str, str]], Answer]
+    host: str, port: int, answer: Callable[[str, Mapping[str, str], str], Answer]
 ) -> ThreadingHTTPServer:
     class Handler(BaseHTTPRequestHandler):
         timeout = PATIENCE_S
@@ -103,7 +107,9 @@ def _listening(
 
         def do_GET(self) -> None:
             try:
-                status, kind, body = answer(self.path, dict(self.headers.items()))
+                status, kind, body = answer(
+                    self.path, dict(self.headers.items()), self.client_address[0]
+                )
             except Exception:
                 # The door of this thread: whoever asks gets an answer, the log gets why.
                 logger.exception("A probe failed")

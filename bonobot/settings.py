@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from kombu import Queue
 
 from bonobot import __version__
-from bonobot.lib import databases, env, keys, logs, mail, spool
+from bonobot.lib import colours, databases, env, keys, logs, mail, spool
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -33,6 +33,9 @@ BONOBOT_VAR = keys.private_folder(
 BONOBOT_URL = env.origin("BONOBOT_URL", "http://127.0.0.1:8000")
 BONOBOT_OAUTH_CLIENT_ID = env.document("BONOBOT_OAUTH_CLIENT_ID")
 
+# Who may read /metrics: nobody, unless one of them is set.
+BONOBOT_METRICS_TOKEN = env.secret("BONOBOT_METRICS_TOKEN")
+BONOBOT_METRICS_NETWORKS = env.networks("BONOBOT_METRICS_NETWORKS")
 # Where worker and beat answer probes; web answers them at its own address.
 BONOBOT_PROBE_ADDRESS = env.address("BONOBOT_PROBE_ADDRESS")
 
@@ -328,19 +331,7 @@ UNFOLD: dict[str, Any] = {
     "SHOW_VIEW_ON_SITE": False,
     "BORDER_RADIUS": "8px",
     "COLORS": {
-        "primary": {
-            "50": "oklch(98% 0.016 175)",
-            "100": "oklch(95% 0.04 175)",
-            "200": "oklch(90% 0.075 175)",
-            "300": "oklch(83% 0.11 176)",
-            "400": "oklch(74% 0.125 178)",
-            "500": "oklch(65% 0.118 180)",
-            "600": "oklch(53% 0.098 182)",
-            "700": "oklch(45% 0.083 184)",
-            "800": "oklch(38% 0.067 186)",
-            "900": "oklch(32% 0.053 188)",
-            "950": "oklch(22% 0.038 190)",
-        }
+        "primary": colours.PRIMARY,
     },
 }
 

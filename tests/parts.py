@@ -81,6 +81,11 @@ def nginx() -> str:
     return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin") or ""
 
 
+def promtool() -> str:
+    """Return the path of what checks Prometheus's rules, blank when there is none."""
+    return shutil.which("promtool") or ""
+
+
 def systemd() -> str:
     """Return the path of what checks systemd's units, blank when there is none."""
     return shutil.which("systemd-analyze") or ""
@@ -95,6 +100,7 @@ PARTS = (
     Part("sdk1", "First MCP SDK", first_sdk, "run `sh tests/clients/install`"),
     Part("nginx", "nginx", nginx, "install the package `nginx-light`"),
     Part("systemd", "systemd", systemd, "install the package `systemd`"),
+    Part("promtool", "promtool", promtool, "install the package `prometheus`"),
     Part("npm", "npm servers", npm_servers, "install Node.js and run `npm ci` in tests/npm"),
 )
 

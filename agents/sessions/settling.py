@@ -47,6 +47,7 @@ async def settle(
             input_tokens=known.input_tokens,
             output_tokens=known.output_tokens,
             cost_microusd=cost,
+            kind="model",
         ),
         patient=True,
     )

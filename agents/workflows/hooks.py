@@ -211,6 +211,7 @@ def _settle(opening: Opening, began: float, code: str) -> None:
         outcome="error" if code else "ok",
         duration_ms=int((time.monotonic() - began) * 1000),
         code=code,
+        kind="trigger",
     )
     writer().settle(settlement).result()
 

@@ -125,7 +125,8 @@ class Admitted:
 class Settlement:
     """How a call ended, and the code of why if it failed.
 
-    `actuals` are (key, reserved, actual) for each of its reserves.
+    `actuals` are (key, reserved, actual) for each of its reserves; `kind` is for metrics, since the
+    row knows by itself what it is.
     """
 
     call_id: UUID
@@ -138,6 +139,7 @@ class Settlement:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_microusd: int = 0
+    kind: Literal["call", "model", "bot", "trigger"] = "call"
 
     def __post_init__(self) -> None:
         if self.outcome not in OUTCOMES:

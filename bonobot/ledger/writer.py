@@ -32,6 +32,7 @@ from bonobot.ledger.groups import Answer, Close, Item, Open, close_item, count_i
 from bonobot.ledger.refusals import AuditUnavailable, CallTaken, Refusal
 from bonobot.ledger.tickets import Answered, Ticket, deliver
 from bonobot.ledger.waiting import GRACE_S, Waiting
+from bonobot.lib import metrics
 from bonobot.lib.patience import AWAY
 
 __all__ = ["DEADLINE_S", "Refusal", "Writer", "close", "writer"]
@@ -93,7 +94,9 @@ class Writer:
 
     async def admit_async(self, admission: Admission) -> Admitted:
         """Admit; a caller that is cancelled leaves no open row behind."""
+        began = time.perf_counter()
         admitted: Admitted = await self._from_loop(self._admission(admission))
+        metrics.admission_seconds.observe(time.perf_counter() - began)
         return admitted
 
     async def settle_async(self, settlement: Settlement, *, patient: bool = False) -> bool:
@@ -134,13 +137,16 @@ class Writer:
         return self._ticket(open_item(opening, at, admission=admission, generation=generation), at)
 
     def _settlement(self, settlement: Settlement) -> Ticket:
-        at = datetime.now(UTC)
-        return self._ticket(close_item(settlement, at), at)
+        at, one = datetime.now(UTC), settlement
+        used = (one.input_tokens, one.output_tokens)
+        metrics.ended(one.kind, one.outcome, one.code, one.duration_ms, one.cost_microusd, *used)
+        return self._ticket(close_item(one, at), at)
 
     def _refusal(self, opening: Opening) -> Ticket:
         at = datetime.now(UTC)
         ticket = self._ticket(open_item(opening, at, outcome="refused"), at)
         ticket.refused = key_of(opening)
+        metrics.refused(opening.event_type, opening.code)
         return ticket
 
     def _event(self, opening: Opening, outcome: Outcome) -> Ticket:
@@ -318,6 +324,7 @@ class Writer:
     def _trouble(self, error: Exception | None) -> None:
         """Say once that the database is away, and once that it is back."""
         if error is not None:
+            metrics.ledger_troubles.inc()
             self._committer.disconnect()
         if bool(error) != self._troubled:
             self._troubled = bool(error)

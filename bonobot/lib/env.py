@@ -7,6 +7,7 @@ project reads the environment.
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -99,6 +100,16 @@ def origins(name: str) -> tuple[str, ...]:
         if not _is_origin(value):
             raise _wrong(name, f"a comma-separated list, each an {ORIGIN}", value)
     return tuple(value.rstrip("/") for value in found)
+
+
+def networks(name: str) -> tuple[IPv4Network | IPv6Network, ...]:
+    """Return a comma-separated variable as networks; raise ImproperlyConfigured for others."""
+    found = names(name)
+    try:
+        return tuple(ip_network(value) for value in found)
+    except ValueError:
+        expected = "a comma-separated list of networks, such as 10.0.0.0/8"
+        raise _wrong(name, expected, ",".join(found)) from None
 
 
 def document(name: str) -> str:

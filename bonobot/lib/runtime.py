@@ -18,6 +18,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from django.db import connections
 
+from bonobot.lib import metrics
+
 ORM_THREADS = 8
 TICK_S = 1.0
 CLOSE_S = 10.0
@@ -184,6 +186,7 @@ class Runtime:
         while True:
             self.ticked_at = time.monotonic()
             await asyncio.sleep(TICK_S)
+            metrics.loop_lag.observe(time.monotonic() - self.ticked_at - TICK_S)
 
     def _with_usable_connections(
         self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs

@@ -64,6 +64,7 @@ async def audited(inbound: Inbound, tool: Tool, arguments: dict[str, Any]) -> As
             outcome=outcome,
             code=code,
             duration_ms=round((perf_counter() - began) * 1000),
+            kind="bot",
         )
         await writer().settle_async(settlement)
 

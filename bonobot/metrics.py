@@ -1,0 +1,205 @@
+"""`/metrics`: what Prometheus reads, in each program; closed until somebody is allowed to.
+
+Each process counts for itself and is scraped by itself: web at its own address, worker and beat at
+`BONOBOT_PROBE_ADDRESS`. What is read from rows would be the same everywhere, so beat alone tells
+it, of which there is one: sums over all processes are right. A request is let in by
+`BONOBOT_METRICS_TOKEN` as its bearer, or by coming from one of `BONOBOT_METRICS_NETWORKS`.
+"""
+
+import hmac
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError, close_old_connections
+from django.db.models import Count, Min, Q, QuerySet
+from django.utils import timezone
+from prometheus_client import Info
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+
+from agents.budgets import uses
+from agents.models import Approval, Budget, Inbox, Runner, Session
+from agents.sessions import runners
+from bonobot import __version__
+from bonobot.lib import metrics
+from bonobot.lib.runtime import runtime
+from bonobot.notices.models import Notice
+from bonobot.tenancy.terms import inside
+from mcp_servers import watch_leases
+from mcp_servers.models import Server
+
+PATH = "/metrics"
+ROWS_READ_EVERY_S = 10.0
+BATCH = 500
+
+build = Info("bonobot_build", "The version.", registry=metrics.registry)
+build.info({"version": __version__})
+
+
+def allowed(authorization: str, client: str) -> bool:
+    """Tell whether somebody may read them: by the token, or from one of the networks."""
+    token, networks = settings.BONOBOT_METRICS_TOKEN, settings.BONOBOT_METRICS_NETWORKS
+    given = authorization.removeprefix("Bearer ").strip().encode("utf-8", "replace")
+    if token and hmac.compare_digest(given, token.encode("utf-8")):
+        return True
+    return bool(networks) and inside(client, networks)
+
+
+def closed() -> bool:
+    """Tell whether nobody is let in: then it looks as if there were nothing."""
+    return not settings.BONOBOT_METRICS_TOKEN and not settings.BONOBOT_METRICS_NETWORKS
+
+
+def answer(authorization: str, client: str) -> tuple[int, str, bytes]:
+    """Return status, content type and body; in a thread that may use the database."""
+    if closed():
+        return 404, "text/plain", b"Not found\n"
+    if not allowed(authorization, client):
+        return 401, "text/plain", b"BONOBOT_METRICS_TOKEN is asked for\n"
+    return 200, CONTENT_TYPE_LATEST, generate_latest(metrics.registry)
+
+
+async def respond(scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaitable[None]]) -> None:
+    """Answer an ASGI request for `/metrics`."""
+    headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+    client = (scope.get("client") or ("",))[0]
+    given = headers.get(b"authorization", "")
+    status, kind, body = await runtime().orm(answer, given, client)
+    told = [(b"content-type", kind.encode("ascii")), (b"cache-control", b"no-store")]
+    await send({"type": "http.response.start", "status": status, "headers": told})
+    await send({"type": "http.response.body", "body": body})
+
+
+class Rows(Collector):
+    """What the rows say, read at most every ten seconds; beat registers it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._read_at = 0.0
+        self._read: list[GaugeMetricFamily] = []
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Return the names without asking the database."""
+        return [family(name) for name in FAMILIES]
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return what is so; without a database that answers, nothing but that it doesn't."""
+        with self._lock:
+            if not self._read_at or time.monotonic() - self._read_at > ROWS_READ_EVERY_S:
+                self._read, self._read_at = self._looked(), time.monotonic()
+            return self._read
+
+    def _looked(self) -> list[GaugeMetricFamily]:
+        up = family("bonobot_rows_readable")
+        try:
+            found = list(rows())
+        except DatabaseError:
+            up.add_metric((), 0)
+            return [up]
+        finally:
+            close_old_connections()
+        up.add_metric((), 1)
+        return [up, *found]
+
+
+FAMILIES = {
+    "bonobot_rows_readable": ("1 while beat can read them.", ()),
+    "bonobot_waiting": ("What waits for its turn.", ("queue",)),
+    "bonobot_waiting_seconds": ("How long the oldest of them waits beyond its time.", ("queue",)),
+    "bonobot_sessions": ("Sessions that aren't over.", ("status",)),
+    "bonobot_runners": (
+        "Workers: alive, or lapsed (neither heard of nor stopped).",
+        ("state",),
+    ),
+    "bonobot_leases": ("Leases of sessions and of listening to servers.", ("kind", "state")),
+    "bonobot_servers": ("Servers that are switched on.", ("status",)),
+    "bonobot_budgets": ("Budgets by how much is spent: below, warned, spent.", ("state",)),
+}
+
+
+def family(name: str) -> GaugeMetricFamily:
+    """Return an empty family of one of the names."""
+    text, labels = FAMILIES[name]
+    return GaugeMetricFamily(name, text, labels=labels)
+
+
+def begin_rows() -> None:
+    """Have this process tell what the rows say; beat does."""
+    metrics.registry.register(Rows())
+
+
+def rows() -> Iterator[GaugeMetricFamily]:
+    """Yield what the rows say; some ten queries, whatever their number."""
+    yield from _waiting()
+    sessions, leases = family("bonobot_sessions"), family("bonobot_leases")
+    open_ = ("queued", "running", "waiting")
+    counted = _counted(Session.objects.filter(status__in=open_), "status")
+    for status in open_:
+        sessions.add_metric((status,), counted.get(status, 0))
+    yield sessions
+    yield _runners()
+    lapsed = Q(runner=None) | Q(runner__beat_at__lt=runners.deadline())
+    running = Session.objects.filter(status=Session.Status.RUNNING)
+    _split(leases, "session", running.count(), running.filter(lapsed).count())
+    heard = watch_leases.listened_to().count()
+    _split(leases, "watch", heard, watch_leases.unheld().count())
+    yield leases
+    servers = family("bonobot_servers")
+    for status, number in _counted(Server.objects.enabled(), "status").items():
+        servers.add_metric((status,), number)
+    yield servers
+    yield _budgets()
+
+
+def _counted(found: QuerySet[Any], column: str) -> dict[str, int]:
+    return dict(found.order_by().values_list(column).annotate(number=Count("pk")))
+
+
+def _waiting() -> Iterator[GaugeMetricFamily]:
+    many, long = family("bonobot_waiting"), family("bonobot_waiting_seconds")
+    now = timezone.now()
+    queued = Session.objects.filter(status=Session.Status.QUEUED)
+    said = Inbox.objects.filter(taken_at=None, session__in=queued)
+    asked = Approval.objects.filter(state=Approval.State.WAITING)
+    checks, notices = Server.objects.due(), Notice.objects.due()
+    for name, found, oldest in (
+        ("sessions", queued, said.aggregate(at=Min("created_at"))),
+        ("checks", checks, checks.aggregate(at=Min("next_check_at"))),
+        ("notices", notices, notices.aggregate(at=Min("next_attempt_at"))),
+        ("approvals", asked, asked.aggregate(at=Min("created_at"))),
+    ):
+        many.add_metric((name,), found.count())
+        long.add_metric((name,), max((now - (oldest["at"] or now)).total_seconds(), 0))
+    yield many
+    yield long
+
+
+def _runners() -> GaugeMetricFamily:
+    found = family("bonobot_runners")
+    unstopped = Runner.objects.filter(stopped_at=None)
+    alive = unstopped.filter(beat_at__gt=runners.deadline()).count()
+    found.add_metric(("alive",), alive)
+    found.add_metric(("lapsed",), unstopped.count() - alive)
+    return found
+
+
+def _split(found: GaugeMetricFamily, kind: str, all_: int, lapsed: int) -> None:
+    found.add_metric((kind, "held"), all_ - lapsed)
+    found.add_metric((kind, "lapsed"), lapsed)
+
+
+def _budgets() -> GaugeMetricFamily:
+    states = dict.fromkeys(("below", "warned", "spent"), 0)
+    wanted = Budget.objects.filter(each_session=False).iterator(BATCH)
+    while batch := list(islice(wanted, BATCH)):
+        for use in uses(batch):
+            states[{"good": "below", "warn": "warned", "bad": "spent"}[use.tone]] += 1
+    found = family("bonobot_budgets")
+    for state, number in states.items():
+        found.add_metric((state,), number)
+    return found
