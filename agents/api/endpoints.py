@@ -206,7 +206,7 @@ class OneModelEndpoint(Resource):
     @operation("get_model_endpoint", answer=EndpointShape)
     def get(self, request: object, endpoint_id: str) -> Response:
         """Show a model endpoint; its key is never shown."""
-        return self.shown(self._endpoint(endpoint_id), EndpointShape)
+        return self.shown(_endpoint(self, endpoint_id), EndpointShape)
 
     @operation("replace_model_endpoint", body=EndpointBody, answer=EndpointShape)
     def put(self, request: object, endpoint_id: str) -> Response:
@@ -221,29 +221,21 @@ class OneModelEndpoint(Resource):
     @operation("remove_model_endpoint", status=204)
     def delete(self, request: object, endpoint_id: str) -> Response:
         """Remove a model endpoint that no agent uses."""
-        remove_endpoint(self.principal, self._endpoint(endpoint_id))
+        remove_endpoint(self.principal, _endpoint(self, endpoint_id))
         return Response(status=204)
 
-    def _endpoint(self, endpoint_id: str) -> ModelEndpoint:
-        with named_in_path("endpoint_id"):
-            found: ModelEndpoint = ModelEndpoint.objects.get_or_404(
-                self.organization_id, pk=endpoint_id
-            )
-        return found
-
     def _alter(self, endpoint_id: str, *, partial: bool) -> Response:
-        endpoint = self._endpoint(endpoint_id)
+        endpoint = _endpoint(self, endpoint_id)
         kept = {name: getattr(endpoint, name) for name in SAID}
         spec = _spec(self, kept | self.read(EndpointBody, partial=partial))
         return self.shown(save_endpoint(self.principal, spec, endpoint), EndpointShape)
 
 
-class TestModelEndpoint(OneModelEndpoint):
+class TestModelEndpoint(Resource):
     """A test of one model endpoint."""
 
     __test__ = False
     rules = {"POST": Action.MANAGE_AGENTS}
-    http_method_names = ["post"]
 
     @operation("test_model_endpoint", answer=TrialShape)
     def post(self, request: object, endpoint_id: str) -> Response:
@@ -254,11 +246,19 @@ class TestModelEndpoint(OneModelEndpoint):
         """
         found: dict[str, Any] = dict.fromkeys(TrialShape().fields)
         try:
-            trial = try_endpoint(self.principal, self._endpoint(endpoint_id))
+            trial = try_endpoint(self.principal, _endpoint(self, endpoint_id))
         except ModelError as problem:
             fault = {"code": problem.code, "detail": str(problem), "remedy": problem.remedy}
             return Response(found | {"status": "error", "error": fault})
         return Response(found | {"status": "ok"} | trial.as_dict())
+
+
+def _endpoint(view: Resource, endpoint_id: str) -> ModelEndpoint:
+    with named_in_path("endpoint_id"):
+        found: ModelEndpoint = ModelEndpoint.objects.get_or_404(
+            view.organization_id, pk=endpoint_id
+        )
+    return found
 
 
 def _spec(view: Resource, body: dict[str, Any]) -> EndpointSpec:
