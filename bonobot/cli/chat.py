@@ -21,7 +21,7 @@ from agents.sessions.exporting import exported, filename
 from agents.sessions.reports import report
 from agents.sessions.requests import cancel, require_run, send, send_again, start
 from agents.sessions.runner import session_runner
-from bonobot.cli import approvals
+from bonobot.cli import approvals, interrupts
 from bonobot.cli.drawing import Drawing, block, said
 from bonobot.cli.group import Cli, Failed
 from bonobot.cli.keeping import write
@@ -125,24 +125,14 @@ class Chat:
 
     def say(self, text: str) -> None:
         """Send a message and wait for what comes of it."""
-        if self.session is None:
-            self.session = start(
-                self.cli.principal,
-                self.agent,
-                text,
-                working_dir=self._folder,
-                attachments=self.files,
-            )
-        else:
-            send(self.cli.principal, self.session, text, self.files)
-        self.files = []
-        self.finish()
+        self._carry_out(lambda: self._send(text))
 
     def say_again(self, text: str | None) -> None:
         """Send the last message anew, in its place."""
-        send_again(self.cli.principal, self.talked, text=text, attachments=self.files)
-        self.files = []
-        self.finish()
+        session = self.talked
+        self._carry_out(
+            lambda: send_again(self.cli.principal, session, text=text, attachments=self.files)
+        )
 
     @property
     def talked(self) -> Session:
@@ -153,14 +143,34 @@ class Chat:
 
     def finish(self) -> None:
         """Follow the session to its rest, asking what waits for a person; Ctrl-C cancels it."""
-        session = self.talked
+        self._carry_out(None)
+
+    def _carry_out(self, send: Callable[[], object] | None) -> None:
         try:
+            if send is not None:
+                # It runs from the moment it is sent: Ctrl-C must find a session to cancel.
+                with interrupts.later():
+                    send()
+                    self.files = []
+            session = self.talked
             until_rest(self.cli, session, self._drawing, None)
             while approvals.go_on(self.cli, session, wait=False, timeout_s=0):
                 until_rest(self.cli, session, self._drawing, None)
         except KeyboardInterrupt:
-            self._cancel(session)
-        self._tell_outcome(session)
+            self._cancel(self.talked)
+        self._tell_outcome(self.talked)
+
+    def _send(self, text: str) -> None:
+        if self.session is not None:
+            send(self.cli.principal, self.session, text, self.files)
+            return
+        self.session = start(
+            self.cli.principal,
+            self.agent,
+            text,
+            working_dir=self._folder,
+            attachments=self.files,
+        )
 
     def _cancel(self, session: Session) -> None:
         """Cancel what runs and wait until that is written; a second Ctrl-C doesn't wait."""

@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import signal
 import sys
 from contextlib import suppress
 from io import StringIO
@@ -13,7 +14,9 @@ from rich.console import Console
 
 from agents.attachments import LARGEST_TEXT
 from agents.models import Session, Step
+from agents.sessions import requests
 from agents.sessions.events import Event
+from bonobot.cli import chat
 from bonobot.cli.drawing import Drawing, block, said
 from bonobot.cli.group import Cli
 from mcp_servers.configuration import ServerSpec
@@ -96,6 +99,20 @@ def test_problems_are_told_and_the_chat_goes_on(piped, tmp_path):
     for code in ("(message): Nothing was said", "unusable_file (--attach)", "(attachments)"):
         assert code in ran.err
     assert "No call was made yet." in ran.err
+
+
+def test_ctrl_c_while_a_message_is_sent_cancels_its_turn_and_not_the_chat(piped, monkeypatch):
+    def interrupted(*arguments, **options):
+        session = requests.start(*arguments, **options)
+        signal.raise_signal(signal.SIGINT)
+        return session
+
+    monkeypatch.setattr(chat, "start", interrupted)
+    ran = piped("What time is it in Asia/Tokyo?", "hello")
+    assert "Cancelling" in ran.out + ran.err, ran
+    session = Session.objects.get()
+    assert session.steps.filter(kind="message").order_by("seq").last().payload["text"] == "hello"
+    assert session.status == "done"
 
 
 def test_a_session_of_another_agent_is_not_gone_on_with(bonobot, agent, acme):
@@ -203,7 +220,10 @@ class Terminal:
                 self.seen += os.read(self._end, 65_536).decode(errors="replace")
             return re.search(wanted, self.seen)
 
-        end = eventually(found, within=30, what=f"{wanted!r} in {self.seen[-500:]!r}").end()
+        try:
+            end = eventually(found, within=30, what=f"{wanted!r}").end()
+        except AssertionError as error:
+            raise AssertionError(f"{error} in {self.seen[-2000:]!r}") from None
         self.seen = self.seen[end:]
 
     def ended(self):
