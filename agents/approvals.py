@@ -73,6 +73,23 @@ def revoke(principal: Principal, grant: SessionGrant) -> None:
         grant.delete()
 
 
+def take_back(principal: Principal, approval: Approval) -> None:
+    """Take back a question that its asker has no more use for; its yes or no stays."""
+    waiting = Approval.objects.filter(pk=approval.pk, state=Approval.State.WAITING)
+    with change(
+        event=ANSWER,
+        organization_id=approval.organization_id,
+        actor=principal.actor,
+        action="call_taken_back",
+        resource_type="approval",
+        resource_id=str(approval.pk),
+        resource_name=approval.label,
+        details={"call_id": str(approval.call_id)},
+        governed=False,
+    ):
+        waiting.update(state=Approval.State.WITHDRAWN, decided_at=timezone.now())
+
+
 def withdraw(session_id: UUID) -> int:
     """Take back what a session asked, because it ended; return how many."""
     waiting = Approval.objects.filter(session_id=session_id, state=Approval.State.WAITING)

@@ -85,11 +85,24 @@ def consent(request: Request, snapshot: Snapshot, target: Target, asked: Decisio
         return Consent()
     if found.answerable(timezone.now()):
         raise ApprovalRequired(found)
-    if found.state == Approval.State.DENIED and (own or found.expires_at > timezone.now()):
-        raise _no(found, "approval_denied", f"{found.decided_by} denied this call.")
-    if own:
-        raise _no(found, "approval_expired", "Nobody answered in time, and that is a no.")
+    no = refusal(found)
+    if no is not None and (own or (denied(found) and found.expires_at > timezone.now())):
+        raise no
     raise ApprovalRequired(put(_question(request, snapshot, target, asked, binding)))
+
+
+def refusal(approval: Approval) -> Refused | None:
+    """Return the no of a question that nobody can answer any more; None for a yes."""
+    if approval.state == Approval.State.APPROVED:
+        return None
+    if denied(approval):
+        return _no(approval, "approval_denied", f"{approval.decided_by} denied this call.")
+    return _no(approval, "approval_expired", "Nobody answered in time, and that is a no.")
+
+
+def denied(approval: Approval) -> bool:
+    """Tell whether a person has said no."""
+    return approval.state == Approval.State.DENIED
 
 
 def bind(request: Request, target: Target, asked: Decision) -> Binding:

@@ -6,7 +6,7 @@ from uuid import UUID
 from celery import shared_task
 from django.utils import timezone
 
-from agents import asking, overspending
+from agents import asking, overspending, promises
 from agents.approvals import answered_while_parking, expire_overdue
 from agents.evaluation import replays, running
 from agents.sessions.nudges import RUN_SESSION
@@ -41,6 +41,7 @@ def sweep() -> int:
     settle_abandoned(opened_before=timezone.now() - ABANDONED_AFTER)
     expire_overdue()
     asking.expire_overdue()
+    promises.forget_old()
     found = [*answered_while_parking(), *forgotten()]
     for session_id in found:
         run_session.delay(str(session_id))

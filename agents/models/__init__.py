@@ -7,6 +7,7 @@ from agents.models.budgets import Budget
 from agents.models.exchanges import Exchange, Question
 from agents.models.notes import Note
 from agents.models.policies import ToolPolicy, ToolRule
+from agents.models.promises import Promise
 from agents.models.recordings import Recording, Replay
 from agents.models.results import Blob, StoredResult
 from agents.models.sessions import Inbox, Runner, Session, Step
@@ -24,6 +25,7 @@ __all__ = [
     "Inbox",
     "ModelEndpoint",
     "Note",
+    "Promise",
     "Question",
     "Recording",
     "Replay",

@@ -17,10 +17,10 @@ from agents.governance.results import weight
 from agents.governance.snapshots import Snapshot
 from agents.governance.unfinished import ROUNDS
 from agents.requests import Method, Relay, Request
-from bonobot.gateway import approving, tasks
+from bonobot.gateway import approving, promising, tickets
 from bonobot.gateway.failures import error_of, failed, refused, unknown, upstream_error
 from bonobot.gateway.held import HeldCall, HeldCalls
-from bonobot.gateway.hosting import GatewayHost, Hosts, askable
+from bonobot.gateway.hosting import GatewayHost, Hosts, askable, takes_tasks
 from bonobot.gateway.inbound import Inbound, bad_params
 from bonobot.gateway.shelves import shelf
 from bonobot.gateway.states import seal, unseal
@@ -47,6 +47,12 @@ class Wanted:
     noun: str = "tool"
 
     @property
+    def as_dict(self) -> dict[str, Any]:
+        """The call, as it is kept until it is made."""
+        server = str(self.server_id) if self.server_id else ""
+        return {"tool": self.name, "arguments": self.arguments, "server": server}
+
+    @property
     def subject(self) -> dict[str, Any]:
         """What makes two requests the same one."""
         return {"method": self.method, "name": self.shown, "arguments": self.arguments}
@@ -68,7 +74,7 @@ class Relaying:
         try:
             return await self._allowed(inbound, wanted)
         except Problem as problem:
-            if await self._listed(inbound, name):
+            if await listed(inbound, name):
                 return refused(problem)
             raise unknown("tool", name) from problem
 
@@ -133,6 +139,8 @@ class Relaying:
         try:
             return await self._answered(inbound, wanted, held)
         except ApprovalRequired as problem:
+            if _as_task(inbound, wanted):
+                return await promising.begun(inbound, problem, wanted.as_dict)
             if no or not approving.can_show(inbound.capabilities):
                 raise
             if inbound.modern:
@@ -151,7 +159,7 @@ class Relaying:
             return await self._told(inbound, wanted, held, found, call)
         host = self.hosts.of(inbound)
         request = _request(inbound, wanted, host, held)
-        if not await _may_ask(inbound, wanted, host):
+        if not await may_be_asked(inbound, wanted, host):
             return await self._told(inbound, wanted, held, await calls.call(request))
         if inbound.modern:
             call = HeldCall(inbound)
@@ -169,7 +177,7 @@ class Relaying:
         for _ in range(ROUNDS):
             outcome = await calls.call(replace(request, relay=relay))
             if outcome.code != INPUT_REQUIRED:
-                return await _finished(inbound, wanted, outcome)
+                return await finished(inbound, wanted, outcome)
             asked = outcome.result.get("inputRequests") or {}
             answers = {
                 key: await inbound.ask(one["method"], one.get("params") or {})
@@ -198,20 +206,21 @@ class Relaying:
             self._held.keep(call)
             state = seal(visitor, wanted.subject, {"held": call.id})
             return {"resultType": INPUT_REQUIRED, "inputRequests": found, "requestState": state}
-        if found.code == tasks.TASK and wanted.server_id is not None:
-            return tasks.begun(inbound, wanted.server_id, wanted.name, found)
+        if found.code == tickets.TASK and wanted.server_id is not None:
+            return tickets.begun(inbound, wanted.server_id, wanted.name, found)
         if found.code != INPUT_REQUIRED:
-            return await _finished(inbound, wanted, found)
+            return await finished(inbound, wanted, found)
         now: dict[str, Any] = {"legs": [*held.get("legs", []), str(found.call_id)]}
         if "requestState" in found.result:
             now["state"] = found.result["requestState"]
         return {**found.result, "requestState": seal(visitor, wanted.subject, now)}
 
-    async def _listed(self, inbound: Inbound, name: str) -> bool:
-        place = inbound.visitor.place
-        snapshot = await runtime().orm(place.snapshot)
-        tool = snapshot.tools.get(name)
-        return tool is not None and tool.decision.offered and tool.facts.source == "mcp"
+
+async def listed(inbound: Inbound, name: str) -> bool:
+    """Tell whether a tool is one of those that this client finds here, as of now."""
+    snapshot = await runtime().orm(inbound.visitor.place.snapshot)
+    tool = snapshot.tools.get(name)
+    return tool is not None and tool.decision.offered and tool.facts.source == "mcp"
 
 
 def _asked_where(inbound: Inbound, wanted: Wanted, problem: ApprovalRequired) -> dict[str, Any]:
@@ -223,6 +232,12 @@ def _asked_where(inbound: Inbound, wanted: Wanted, problem: ApprovalRequired) ->
         "inputRequests": {approving.KEY: visit},
         "requestState": state,
     }
+
+
+def _as_task(inbound: Inbound, wanted: Wanted) -> bool:
+    """Tell whether the client takes a task for a call that has to wait."""
+    takes = inbound.modern and takes_tasks(inbound.capabilities)
+    return takes and wanted.method == "tools/call"
 
 
 async def at_hand(inbound: Inbound) -> Snapshot:
@@ -237,7 +252,7 @@ async def _asking(host: GatewayHost, call: HeldCall, request: Request) -> Outcom
         return await calls.call(request)
 
 
-async def _may_ask(inbound: Inbound, wanted: Wanted, host: GatewayHost) -> bool:
+async def may_be_asked(inbound: Inbound, wanted: Wanted, host: GatewayHost) -> bool:
     """Tell whether the server of what is wanted may ask this client while it works on it.
 
     A modern server asks in its result, so nobody has to wait with it for a modern client.
@@ -294,7 +309,7 @@ def _request(
     )
 
 
-async def _finished(inbound: Inbound, wanted: Wanted, outcome: Outcome) -> dict[str, Any]:
+async def finished(inbound: Inbound, wanted: Wanted, outcome: Outcome) -> dict[str, Any]:
     """Return what a call ended with; raises `MCPError` for an error of the server's."""
     if outcome.error is not None:
         raise upstream_error(outcome, modern=inbound.modern)

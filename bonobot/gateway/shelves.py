@@ -137,8 +137,8 @@ def _capabilities(snapshot: Snapshot) -> dict[str, Any]:
     for name in ("completions", "logging"):
         if any(name in capabilities for capabilities in said):
             found[name] = {}
-    if any(TASKS_EXTENSION in (capabilities.get("extensions") or {}) for capabilities in said):
-        found["extensions"] = {TASKS_EXTENSION: {}}
+    # Servers may make tasks of calls, and a call that a person has to allow is always one.
+    found["extensions"] = {TASKS_EXTENSION: {}}
     return found
 
 

@@ -6,24 +6,26 @@ task can be guessed at.
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from mcp.shared.exceptions import MCPError
 from mcp.types import HEADER_MISMATCH, INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY
 
-from agents.calls import Outcome
 from agents.governance.results import weight
 from agents.governance.snapshots import Snapshot
-from agents.governance.unfinished import BadRequest, asked, unfinished
+from agents.governance.unfinished import BadRequest, asked
+from agents.models import Promise
 from agents.remote_tasks import RemoteTask, TaskMethod, ask
 from agents.requests import Relay, Request
 from bonobot.gateway.failures import error_of
+from bonobot.gateway.fulfilling import Fulfilling
 from bonobot.gateway.hosting import Hosts, askable, takes_tasks
 from bonobot.gateway.inbound import Inbound
+from bonobot.gateway.promising import HELD, standing
 from bonobot.gateway.shelves import shelf
-from bonobot.gateway.states import seal, unseal
+from bonobot.gateway.states import unseal
+from bonobot.gateway.tickets import TASK, shown, wrong
 from bonobot.gateway.uris import renamed
 from bonobot.lib.problems import NotFound, Problem
 from bonobot.lib.runtime import runtime
@@ -31,33 +33,10 @@ from mcp_servers.connections.errors import UpstreamError
 from mcp_servers.connections.wire import TASKS_EXTENSION
 from mcp_servers.scans import stripped
 
-TASK = "task"
 VIA = "gateway"
 NAME = "mcp-name"
 COMPLETE = {"resultType": "complete"}
-# Members of a task, beside what it has come to.
-SHOWN = ("status", "statusMessage", "createdAt", "lastUpdatedAt", "ttlMs", "pollIntervalMs")
-# How long a task is known whose server doesn't say for how long it is.
-LONGEST_MS = 30 * 24 * 3_600_000
 LARGE = 16_384
-
-
-def begun(inbound: Inbound, server_id: UUID, tool: str, outcome: Outcome) -> dict[str, Any]:
-    """Return what a client is told of a call that became a task; or raises `MCPError`."""
-    try:
-        found = unfinished(outcome.result, askable(inbound.capabilities))
-    except BadRequest as fault:
-        raise _wrong(fault) from None
-    assert found is not None  # noqa: S101 - it is a task, or it would not be here
-    held = {
-        "server": str(server_id),
-        "task": found.task_id,
-        "tool": tool,
-        "call": str(outcome.call_id),
-    }
-    lifetime = timedelta(milliseconds=min(found.ttl_ms or LONGEST_MS, LONGEST_MS))
-    sealed = seal(inbound.visitor, TASK, held, lifetime=lifetime)
-    return {"resultType": TASK, "taskId": sealed, **_shown(outcome.result)}
 
 
 class Tasks:
@@ -65,12 +44,15 @@ class Tasks:
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
+        self._promised = Fulfilling(hosts)
 
     async def get(self, inbound: Inbound) -> dict[str, Any]:
         """Answer `tasks/get`: how the task is, and what it has come to or waits for."""
-        task = _meant(inbound)
+        task = await self._meant(inbound)
+        if isinstance(task, Promise):
+            return {**COMPLETE, "taskId": inbound.text("taskId"), **standing(inbound, task)}
         found = await self._ask(inbound, task, "tasks/get", {})
-        told = {**COMPLETE, "taskId": inbound.text("taskId"), **_shown(found)}
+        told = {**COMPLETE, "taskId": inbound.text("taskId"), **shown(found)}
         if found.get("status") == "input_required":
             told["inputRequests"] = _wanted(inbound, found.get("inputRequests"))
         if isinstance(result := found.get("result"), dict):
@@ -83,14 +65,38 @@ class Tasks:
 
     async def update(self, inbound: Inbound) -> dict[str, Any]:
         """Answer `tasks/update`: hand over what the task waits for."""
+        task = await self._meant(inbound)
+        if isinstance(task, Promise):
+            await self._promised.update(inbound, task)
+            return COMPLETE
         said = {"inputResponses": inbound.members("inputResponses")}
-        await self._ask(inbound, _meant(inbound), "tasks/update", said)
+        await self._ask(inbound, task, "tasks/update", said)
         return COMPLETE
 
     async def cancel(self, inbound: Inbound) -> dict[str, Any]:
         """Answer `tasks/cancel`: tell the server that nobody waits any more."""
-        await self._ask(inbound, _meant(inbound), "tasks/cancel", {})
+        task = await self._meant(inbound)
+        if isinstance(task, Promise):
+            await self._promised.cancel(inbound, task)
+            return COMPLETE
+        await self._ask(inbound, task, "tasks/cancel", {})
         return COMPLETE
+
+    async def _meant(self, inbound: Inbound) -> RemoteTask | Promise:
+        """Return the task that a request is about; raises `MCPError` for one that isn't known.
+
+        A promised call whose server has made a task of it is that task.
+        """
+        held = _held(inbound)
+        if HELD not in held:
+            return RemoteTask(UUID(held["server"]), held["task"], held["tool"], UUID(held["call"]))
+        row = await self._promised.look(inbound, UUID(held[HELD]))
+        if row is None:
+            raise _unknown()
+        if row.state != Promise.State.REMOTE:
+            return row
+        said, found = row.request.open(), row.answer.open()
+        return RemoteTask(UUID(said["server"]), found["task"], said["tool"], UUID(found["call"]))
 
     async def _ask(
         self, inbound: Inbound, task: RemoteTask, method: TaskMethod, said: Mapping[str, Any]
@@ -120,8 +126,8 @@ class Tasks:
             raise error_of(problem) from problem
 
 
-def _meant(inbound: Inbound) -> RemoteTask:
-    """Return the task that a request is about; raises `MCPError` where it may not ask for it."""
+def _held(inbound: Inbound) -> dict[str, Any]:
+    """Return what a task's id holds; raises `MCPError` where it may not be asked for."""
     if not takes_tasks(inbound.capabilities):
         raise MCPError(
             MISSING_REQUIRED_CLIENT_CAPABILITY,
@@ -132,10 +138,9 @@ def _meant(inbound: Inbound) -> RemoteTask:
     if request is not None and request.headers.get(NAME) != number:
         raise MCPError(HEADER_MISMATCH, "The header `Mcp-Name` must be the task's id")
     try:
-        held = unseal(inbound.visitor, TASK, number)
+        return unseal(inbound.visitor, TASK, number)
     except MCPError:
         raise _unknown() from None
-    return RemoteTask(UUID(held["server"]), held["task"], held["tool"], UUID(held["call"]))
 
 
 async def _snapshot(inbound: Inbound) -> Snapshot:
@@ -147,18 +152,9 @@ def _unknown() -> MCPError:
     return MCPError(INVALID_PARAMS, "Unknown task")
 
 
-def _shown(found: Mapping[str, Any]) -> dict[str, Any]:
-    return {"ttlMs": None} | {name: found[name] for name in SHOWN if name in found}
-
-
 def _wanted(inbound: Inbound, requests: Any) -> dict[str, Any]:
     """Return what a task waits for; raises `MCPError` where the client can't be asked for that."""
     try:
         return asked(requests or {}, askable(inbound.capabilities))
     except BadRequest as fault:
-        raise _wrong(fault) from None
-
-
-def _wrong(fault: BadRequest) -> MCPError:
-    problem = Problem(f"The server did wrong: {fault}.", code="protocol_error", status=502)
-    return error_of(problem)
+        raise wrong(fault) from None
