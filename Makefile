@@ -8,7 +8,7 @@ ARGS ?=
 TEST_PROCESSES ?= 3
 
 # What a container image has beside the core: all that a deployment may need, without the demo.
-IMAGE_EXTRAS := postgres redis anthropic bedrock google
+IMAGE_EXTRAS := postgres redis otel anthropic bedrock google
 COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --universal \
   --generate-hashes --python-version 3.11 --quiet
 

@@ -37,6 +37,7 @@ from agents.requests import (
     Superseded,
 )
 from agents.targets import Target, argument_schema, params
+from agents.tracing import told, traced
 from bonobot.ledger.entries import Outcome as LedgerOutcome
 from bonobot.ledger.entries import Settlement
 from bonobot.ledger.fingerprints import fingerprint
@@ -69,8 +70,8 @@ async def call(request: Request) -> Outcome:
     Raises `Refused`, `InvalidArguments`, `NotFound` (unknown tool) or the ledger's `Refusal`, each
     after it was written to the audit; an upstream's failure is an outcome, not an exception.
     """
-    with bound(call=str(request.call_id)):
-        return await _settled(await admit(request))
+    with bound(call=str(request.call_id)), traced(request) as span:
+        return told(span, await _settled(await admit(request)))
 
 
 async def release(holder: str) -> None:
@@ -136,8 +137,7 @@ async def _settled(passed: Passed) -> Outcome:
 
 def _instructs(target: Target) -> bool:
     """Tell whether what a call gives are our own people's words."""
-    tool = target.builtin if isinstance(target, Tool) else None
-    return tool is not None and tool.instructs
+    return isinstance(target, Tool) and bool(target.builtin and target.builtin.instructs)
 
 
 async def _closed(request: Request, settlement: Settlement) -> None:

@@ -20,5 +20,11 @@ class BonobotConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks and the admin of schedules, once the site is there."""
-        from bonobot import checks, schedule_screen  # noqa: F401 - importing registers
+        from django.conf import settings
+
+        from bonobot import __version__, checks, schedule_screen  # noqa: F401 - importing registers
         from bonobot.gateway import admin  # noqa: F401 - it adds to others' pages
+        from bonobot.lib import tracing
+
+        if settings.BONOBOT_TRACES:
+            tracing.begin(settings.BONOBOT_TRACES, __version__)

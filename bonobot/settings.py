@@ -36,6 +36,8 @@ BONOBOT_OAUTH_CLIENT_ID = env.document("BONOBOT_OAUTH_CLIENT_ID")
 # Who may read /metrics: nobody, unless one of them is set.
 BONOBOT_METRICS_TOKEN = env.secret("BONOBOT_METRICS_TOKEN")
 BONOBOT_METRICS_NETWORKS = env.networks("BONOBOT_METRICS_NETWORKS")
+# Where traces are sent, over OTLP/HTTP.
+BONOBOT_TRACES = env.text("BONOBOT_TRACES")
 # Where worker and beat answer probes; web answers them at its own address.
 BONOBOT_PROBE_ADDRESS = env.address("BONOBOT_PROBE_ADDRESS")
 

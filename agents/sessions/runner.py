@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from time import monotonic
@@ -18,6 +19,7 @@ from agents.sessions import loop, rows, runners
 from agents.sessions.nudges import CANCELS, takes_here
 from agents.sessions.runners import Hold, Presence
 from bonobot.ledger.refusals import AuditUnavailable
+from bonobot.lib import tracing
 from bonobot.lib.bus import bus
 from bonobot.lib.logs import bound
 from bonobot.lib.patience import AWAY, written
@@ -121,7 +123,8 @@ class SessionRunner:
         A database that is away ends nothing: the session goes on from its rows once it is back.
         """
         try:
-            with bound(session=str(hold.session_id)):
+            number = str(hold.session_id)
+            with bound(session=number), _traced(number):
                 await loop.run(hold)
         except (*AWAY, AuditUnavailable) as away:
             logger.warning("session %s stands still: %s", hold.session_id, away)
@@ -207,3 +210,10 @@ def session_runner() -> SessionRunner:
     """Return the runner of this process's runtime: one that was closed takes nothing any more."""
     with _lock:
         return _by_runtime.setdefault(runtime(), SessionRunner())
+
+
+def _traced(number: str) -> AbstractContextManager[object]:
+    operation = "invoke_agent"
+    return tracing.span(
+        operation, gen_ai__operation__name=operation, gen_ai__conversation__id=number
+    )

@@ -21,6 +21,7 @@ from agents.sessions.reserving import Asking, opening_of, reserve
 from agents.sessions.runners import Hold, Lost
 from agents.sessions.settling import settle
 from bonobot.ledger.entries import Opening, Outcome, Reserve
+from bonobot.lib import tracing
 from bonobot.lib.ordered_ids import ordered_id
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
@@ -102,7 +103,7 @@ class Turn:
         """
         began = perf_counter()
         try:
-            reply = await request()
+            reply = await self._traced(request)
         except Problem as problem:
             await self._settle(call_id, "error", began, None, code=problem.code)
             payload = self._failed(problem)
@@ -114,6 +115,26 @@ class Turn:
             await asyncio.shield(runtime().orm(rows.show_partial, self.hold, step, writing.text))
             raise
         return reply, await self._settle(call_id, "ok", began, reply.usage)
+
+    async def _traced(self, request: Callable[[], Awaitable[port.Reply]]) -> port.Reply:
+        """Ask, as a span by the GenAI conventions."""
+        asked = self.endpoint
+        with tracing.span(
+            f"chat {asked.model}",
+            kind="client",
+            gen_ai__operation__name="chat",
+            gen_ai__provider__name=asked.kind,
+            gen_ai__request__model=asked.model,
+            gen_ai__conversation__id=str(self.hold.session_id),
+        ) as span:
+            reply = await request()
+            if span is not None:
+                tracing.note(span, gen_ai__response__finish_reasons=(reply.finish,))
+            if span is not None and reply.usage is not None:
+                used = reply.usage
+                tracing.note(span, gen_ai__usage__input_tokens=used.input_tokens)
+                tracing.note(span, gen_ai__usage__output_tokens=used.output_tokens)
+            return reply
 
     def _drawn(self, reply: port.Reply) -> dict[str, Any]:
         """Keep what the model drew, and return how the step names it."""

@@ -21,6 +21,7 @@ from bonobot.gateway.offerings import Kind, Offering, Relayed
 from bonobot.gateway.shelves import Declaration, page
 from bonobot.gateway.tasks import Tasks
 from bonobot.gateway.visitors import Visitor, visitor
+from bonobot.lib import tracing
 from bonobot.lib.problems import Problem
 from mcp_servers.connections.eras import SERVER_INFO
 from mcp_servers.connections.wire import HANDSHAKE, MODERN
@@ -100,7 +101,10 @@ class Serving:
             if ctx.method not in ADMITTED or who.place.kind == "organization":
                 who = await who.current()
             inbound = self.clients.inbound(ctx, who, modern=modern)
-            return self._stamped(inbound, await handler(inbound))
+            with tracing.span(
+                ctx.method, kind="server", carrier=inbound.meta, mcp__method__name=ctx.method
+            ):
+                return self._stamped(inbound, await handler(inbound))
         except Problem as problem:  # what is here may be gone since its address was looked up
             raise error_of(problem) from problem
 

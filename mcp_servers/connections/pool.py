@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from django.conf import settings
 
+from bonobot.lib import tracing
 from bonobot.lib.runtime import Runtime, runtime
 from mcp_servers.connections import changes
 from mcp_servers.connections.changes import (
@@ -103,16 +104,18 @@ class Connections:
         which an API is asked; `host` answers what the server asks meanwhile (a
         session of the handshake era keeps the host that it was opened with).
         """
-        request = Request(method, params or {}, on_progress, input_schema, declaration, on_log)
-        host = host or self._host
-        self._keep_sweeping()
-        if endpoint.transport == "stdio" and timeout_s is None:
-            await self._seat(endpoint, holder, host).opened()
-        limit_s = endpoint.read_s if timeout_s is None else timeout_s
-        async with _deadline(endpoint, request, limit_s):
-            if endpoint.transport == "stdio":
-                return await self._through_child(endpoint, request, holder, host)
-            return await self._through_http(endpoint, request, holder, host)
+        with upstream_span(endpoint, method, params or {}):
+            said = tracing.carried(params or {})
+            request = Request(method, said, on_progress, input_schema, declaration, on_log)
+            host = host or self._host
+            self._keep_sweeping()
+            if endpoint.transport == "stdio" and timeout_s is None:
+                await self._seat(endpoint, holder, host).opened()
+            limit_s = endpoint.read_s if timeout_s is None else timeout_s
+            async with _deadline(endpoint, request, limit_s):
+                if endpoint.transport == "stdio":
+                    return await self._through_child(endpoint, request, holder, host)
+                return await self._through_http(endpoint, request, holder, host)
 
     async def greet(
         self,
@@ -320,6 +323,21 @@ class Connections:
             await asyncio.sleep(SWEEP_S)
             await self.sweep()
             await self.end_stopped()
+
+
+def upstream_span(
+    endpoint: Endpoint, method: str, params: Mapping[str, Any]
+) -> AbstractContextManager[object]:
+    """Return the span of one request to a server."""
+    name = params.get("name")
+    return tracing.span(
+        f"{method} {name}" if name else method,
+        kind="client",
+        mcp__method__name=method,
+        gen_ai__tool__name=str(name or "") if method == "tools/call" else "",
+        bonobot__server__name=endpoint.name,
+        network__transport="pipe" if endpoint.transport == "stdio" else "tcp",
+    )
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ DEPLOY = ROOT / "deploy"
 BIN = Path(sys.executable).parent
 BASE = DEPLOY / "kubernetes" / "kustomization.yaml"
 MANIFESTS = sorted({*BASE.parent.glob("*.yaml")} - {BASE})
-IMAGE_EXTRAS = ("postgres", "redis", "anthropic", "bedrock", "google")
+IMAGE_EXTRAS = ("postgres", "redis", "otel", "anthropic", "bedrock", "google")
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 

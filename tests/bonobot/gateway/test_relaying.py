@@ -16,6 +16,7 @@ from mcp_servers.approval import withdraw
 from mcp_servers.models import Server
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Wire, token_of
+from tests.traces import PARENT, TRACE, collected
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,6 +55,21 @@ def test_a_call_is_governed_and_answered_in_both_eras(workshop: Server, wire: Wi
     assert handshake["content"] == modern["content"]
     assert "resultType" not in handshake
     assert AuditRow.objects.filter(event_type="call").count() == 2
+
+
+def test_a_call_is_one_trace_from_the_client_to_the_server(workshop: Server, wire: Wire) -> None:
+    params = {"name": ECHO, "arguments": {"text": "a secret"}}
+    with collected() as spans:
+        assert wire.modern(AGENT, "tools/call", params, meta={"traceparent": PARENT}).status == 200
+    found = {span.name: span for span in spans.get_finished_spans()}
+    asked, door, sent = (
+        found[name] for name in ("tools/call", f"execute_tool {ECHO}", "tools/call echo")
+    )
+    assert {f"{span.context.trace_id:032x}" for span in (asked, door, sent)} == {TRACE}
+    assert (door.parent, sent.parent) == (asked.context, door.context)
+    assert door.attributes["gen_ai.tool.call.id"] == str(last_call().pk)
+    assert door.attributes["bonobot.outcome"] == "ok"
+    assert not any("a secret" in span.to_json() for span in found.values())
 
 
 def test_structured_content_and_failures_of_tools_stay_as_they_are(

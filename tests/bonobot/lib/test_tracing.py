@@ -1,0 +1,70 @@
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from bonobot.lib import tracing
+from bonobot.lib.problems import NotFound
+from tests.traces import PARENT, TRACE, collected
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    with collected() as kept:
+        yield kept
+
+
+def test_without_a_collector_nothing_is_made_or_sent() -> None:
+    params = {"name": "x"}
+    assert tracing.span("a") is tracing.span("b", kind="server", carrier={"traceparent": PARENT})
+    with tracing.span("a") as span:
+        assert span is None
+        assert tracing.carried(params) is params
+
+
+def test_a_clients_context_is_the_parent_and_ours_goes_on(spans: InMemorySpanExporter) -> None:
+    theirs = {"traceparent": PARENT, "x": 1}
+    with (
+        tracing.span("tools/call", kind="server", carrier=theirs),
+        tracing.span("upstream", kind="client", a__b="c", left_out=""),
+    ):
+        sent = tracing.carried({"name": "x", "_meta": {"traceparent": "theirs", "kept": 1}})
+    inner, outer = spans.get_finished_spans()
+    assert f"{outer.context.trace_id:032x}" == f"{inner.context.trace_id:032x}" == TRACE
+    assert sent["_meta"]["kept"] == 1
+    assert sent["_meta"]["traceparent"] == f"00-{TRACE}-{inner.context.span_id:016x}-01"
+    assert dict(inner.attributes or {}) == {"a.b": "c"}
+
+
+@pytest.mark.parametrize("carrier", [{}, {"traceparent": 7}, {"traceparent": "00-1"}])
+def test_a_context_that_is_none_begins_a_trace(
+    carrier: dict[str, object], spans: InMemorySpanExporter
+) -> None:
+    with tracing.span("a", carrier=carrier):
+        pass
+    (span,) = spans.get_finished_spans()
+    assert span.parent is None
+
+
+def test_what_is_raised_is_told_by_its_code_and_never_by_its_text(
+    spans: InMemorySpanExporter,
+) -> None:
+    with pytest.raises(NotFound), tracing.span("a"):
+        raise NotFound("the secret text", code="unknown_tool")
+    with pytest.raises(asyncio.CancelledError), tracing.span("b"):
+        raise asyncio.CancelledError
+    first, second = spans.get_finished_spans()
+    assert (first.attributes or {})["error.type"] == "unknown_tool"
+    assert (second.attributes or {})["error.type"] == "CancelledError"
+    assert not first.events
+    assert "secret" not in first.to_json()
+
+
+def test_without_the_sdk_the_setting_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
+    with pytest.raises(ImproperlyConfigured, match=r"bonobot\[otel\]"):
+        tracing.begin("http://127.0.0.1:1/v1/traces", "1")
