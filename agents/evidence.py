@@ -59,7 +59,7 @@ def evidence_of(session: Session, held: Collection[Label]) -> list[Brought]:
 def _brought(rows: Iterable[AuditRow], held: Collection[Label], most: int) -> list[Brought]:
     found = {label: Brought(label) for label in held}
     for row in rows:
-        labels = _labels(row)
+        labels = labels_of(row)
         for label, one in found.items():
             if label in labels and len(one.calls) < most:
                 one.calls.append(row)
@@ -87,5 +87,6 @@ def _before(approval: Approval) -> Any:
     return own | asked.filter(agent_id=approval.agent_id) if approval.agent_id else own
 
 
-def _labels(row: AuditRow) -> set[str]:
+def labels_of(row: AuditRow) -> set[str]:
+    """Return the names of the labels that a call carried."""
     return set(json.loads(row.opened).get("details", {}).get("labels", ()))

@@ -15,12 +15,13 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.dashboard import dashboard
 from bonobot.lib.admin import AdminSite, AuthenticationForm
 from bonobot.lib.problems import NotFound, Problem
+from bonobot.palette import found
 from bonobot.tenancy.active import SESSION_KEY, principal_of
 from bonobot.tenancy.models import Membership, Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import ScopedAdmin
-from bonobot.tenancy.screens.answers import View, answering, rights, screen
+from bonobot.tenancy.screens.answers import View, answering, fragment, rights, screen
 from bonobot.tenancy.templatetags.bonobot import counted
 from bonobot.usage_screen import usage_page
 from bonobot.waiting import waiting
@@ -143,6 +144,7 @@ class Site(AdminSite):
                 name="organization_what_if",
             ),
             path("usage/", self.admin_view(usage_page), name="usage"),
+            path("palette/", self.admin_view(self.palette), name="palette"),
             path("organization/halt/", self.admin_view(kill_switch), name="organization_halt"),
         ]
         return [*own, *super().get_urls()]
@@ -176,6 +178,12 @@ class Site(AdminSite):
             raise NotFound(f"There is no organization {slug!r} for you.", field="to")
         request.session[SESSION_KEY] = slug
         return HttpResponseRedirect(reverse("admin:index"))
+
+    def palette(self, request: HttpRequest) -> HttpResponseBase:
+        """Return the places and objects that fit what was typed, as a piece of a page."""
+        sought = request.GET.get("q", "")
+        places = self.get_sidebar_list(request)
+        return fragment(request, "palette.html", found=found(principal_of(request), places, sought))
 
     def each_context(self, request: HttpRequest) -> dict[str, Any]:
         """Add who asks, what they may do and where they are to every page."""

@@ -22,6 +22,7 @@ DECISIONS = (
     "agents.governance.results",
     "agents.governance.sampling",
     "agents.governance.unfinished",
+    "agents.sessions.timeline",
     "bonobot.charts",
     "bonobot.ledger.budgets",
     "bonobot.ledger.chain",

@@ -1,11 +1,12 @@
 """Every screen of the admin in a real browser, on a desk and on a phone, judged by axe-core."""
 
+import re
 from typing import Any
 
 import pytest
 from django.conf import settings
 from django.test import Client
-from playwright.sync_api import ConsoleMessage, Page
+from playwright.sync_api import ConsoleMessage, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from bonobot.ledger.writer import writer
@@ -75,8 +76,16 @@ def test_axe_finds_nothing_serious_on_any_screen(
             width = page.evaluate("document.documentElement.scrollWidth")
             faults += [f"{path} is {width} pixels wide"] if width > PHONE["width"] else []
         page.emulate_media(color_scheme="dark")
-        page.goto(paths[0])
+        page.goto("/admin/mcp_servers/server/")
         assert page.evaluate("document.documentElement.classList.contains('dark')")
+        page.keyboard.press("j")
+        expect(page.locator("[data-reached]")).to_contain_text("web0")
+        page.keyboard.press("Control+k")
+        page.keyboard.type("kill sw")
+        expect(page.get_by_role("option")).to_have_count(1)
+        faults += [f"palette {one}" for one in judged(page, "tag", WCAG)]
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile("/organization/halt/"))
     writer().close()
     assert len(paths) > 80
     assert not faults, "\n".join(faults)

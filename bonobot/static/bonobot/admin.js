@@ -348,6 +348,85 @@
     if (area.value.trim()) area.form.requestSubmit();
   }
 
+  // The palette: Ctrl+K or Cmd+K, letters, arrows, Enter. What fits comes from the server.
+  const TYPED_MS = 150;
+  function palette(dialog) {
+    const input = dialog.querySelector("input");
+    const place = dialog.querySelector("[data-palette-found]");
+    const options = () => all("[role=option]", place);
+    let timer = 0;
+    let asked = 0;
+
+    async function ask() {
+      const number = ++asked;
+      const answer = await piece(`${dialog.dataset.palette}?${new URLSearchParams({ q: input.value })}`).catch(() => null);
+      if (!answer?.ok || number !== asked) return;
+      place.replaceChildren(element(await answer.text()));
+      choose(0);
+    }
+
+    function choose(at) {
+      const found = options();
+      found.forEach((one, number) => one.setAttribute("aria-selected", String(number === at)));
+      if (found[at]) input.setAttribute("aria-activedescendant", found[at].id);
+      else input.removeAttribute("aria-activedescendant");
+      found[at]?.scrollIntoView({ block: "nearest" });
+    }
+
+    function pressed(event) {
+      const found = options();
+      const at = found.findIndex((one) => one.getAttribute("aria-selected") === "true");
+      const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+      if (step && found.length) choose((at + step + found.length) % found.length);
+      else if (event.key === "Enter") go(found[at]);
+      else return;
+      event.preventDefault();
+    }
+
+    function go(option) {
+      if (option) location.assign(option.dataset.goes);
+    }
+
+    function open() {
+      if (dialog.open) return dialog.close();
+      input.value = "";
+      dialog.showModal();
+      ask();
+    }
+
+    input.addEventListener("input", () => {
+      clearTimeout(timer);
+      timer = setTimeout(ask, TYPED_MS);
+    });
+    input.addEventListener("keydown", pressed);
+    place.addEventListener("click", (event) => go(event.target.closest("[role=option]")));
+    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+    document.addEventListener("click", (event) => event.target.closest("[data-opens-palette]") && open());
+    document.addEventListener("keydown", (event) => {
+      if (event.key.toLowerCase() !== "k" || !(event.ctrlKey || event.metaKey) || event.shiftKey || event.altKey) return;
+      event.preventDefault();
+      open();
+    });
+  }
+
+  // j and k go down and up the rows of a list, Enter opens the one that was reached, x ticks it.
+  const ROWS = "#result_list tbody > tr, .bb-list > li, .bb-table > tbody > tr, details.bb-fold";
+  const WRITES = "input, textarea, select, [contenteditable], dialog";
+  function walking(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest(WRITES)) return;
+    const rows = all(ROWS, document.querySelector("main") ?? document).filter((one) => one.offsetParent);
+    const at = rows.findIndex((one) => one.hasAttribute("data-reached"));
+    const step = { j: 1, k: -1 }[event.key];
+    if (step && rows.length) {
+      const next = at < 0 ? (step > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, at + step));
+      rows[at]?.removeAttribute("data-reached");
+      rows[next].setAttribute("data-reached", "");
+      rows[next].scrollIntoView({ block: "nearest" });
+      rows[next].querySelector("a[href], summary")?.focus({ preventScroll: true });
+    } else if (event.key === "x" && at >= 0) rows[at].querySelector("input[type=checkbox]")?.click();
+  }
+
+  document.addEventListener("keydown", walking);
   document.addEventListener("click", (event) => {
     posting(event);
     pairs(event);
@@ -385,6 +464,7 @@
     choosing();
     connecting();
     all("[data-parts]").forEach(refreshing);
+    all("[data-palette]").forEach(palette);
     all("[data-countdown]").forEach(remaining);
     all("[data-toggles-replaced]").forEach(folding);
     for (const place of all("[data-live]")) if (place.dataset.rests !== "true") living(place);

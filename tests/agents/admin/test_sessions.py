@@ -273,3 +273,29 @@ def test_the_agents_tabs_show_its_sessions(
     page = seat.get("agents_agent_change", helper.pk, session=str(session.pk))
     assert 'aria-current="true">What time is it?' in page
     seat.get("agents_agent_change", helper.pk, session=str(uuid4()), status=404)
+
+
+def test_the_timeline_draws_turns_calls_and_waits(acme: Organization, helper: Agent) -> None:
+    session, approval = casting.waiting_session(helper, "Add <b>it</b> up")
+    page = desk.sit(acme, Role.OWNER).get("agents_session_timeline", session.pk)
+    assert approval.label in page
+    assert 'class="bb-waiting" data-tone="warn"' in page
+    assert "of it waiting for a person" in page
+
+
+def test_a_timeline_takes_the_same_queries_however_long_it_is(
+    session: Session, seat: desk.Desk, django_assert_max_num_queries: Any
+) -> None:
+    for number in range(30):
+        step(session, ("message", "model", "call", "end")[number % 4], text="x", name="now")
+    with django_assert_max_num_queries(15):
+        page = seat.get("agents_session_timeline", session.pk)
+    assert page.count('data-kind="message"') == 8
+
+
+def test_a_member_does_not_see_the_timeline_of_others(
+    acme: Organization, helper: Agent, session: Session
+) -> None:
+    member = desk.sit(acme, Role.MEMBER)
+    helper.members.add(member.user)
+    member.get("agents_session_timeline", session.pk, status=404)

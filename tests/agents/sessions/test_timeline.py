@@ -1,0 +1,62 @@
+"""The timeline of a session: stretches, bars, waits."""
+
+from datetime import UTC, datetime, timedelta
+
+from agents.sessions.timeline import Event, Kind, Wait, timeline
+
+BEGAN = datetime(2026, 5, 4, 12, tzinfo=UTC)
+NOW = BEGAN + timedelta(days=3)
+
+
+def at(seconds: float) -> datetime:
+    return BEGAN + timedelta(seconds=seconds)
+
+
+def event(kind: Kind, began: float, ended: float | None = None, *waits: Wait) -> Event:
+    end = None if ended is None else at(ended)
+    return Event("k", kind, "done", kind, at(began), end, waits)
+
+
+def test_each_message_begins_a_stretch_with_a_scale_of_its_own() -> None:
+    first, second = timeline(
+        [
+            event("message", 0, 0),
+            event("model", 0, 4),
+            event("end", 4, 4),
+            event("message", 86_400, 86_400),
+            event("model", 86_400, 86_401),
+        ],
+        NOW,
+    )
+    assert [one.length_ms for one in (first, second)] == [4_000, 1_000]
+    assert second.bars[1].parts[0].width == 100
+
+
+def test_a_wait_for_a_person_is_told_and_drawn_within_its_call() -> None:
+    [found] = timeline([event("message", 0, 0), event("call", 0, 10, Wait(at(2), at(7)))], NOW)
+    bar = found.bars[1]
+    assert (bar.took_ms, bar.waited_ms, found.waited_ms) == (10_000, 5_000, 5_000)
+    assert [(part.left, part.width, part.waits) for part in bar.parts] == [
+        (0, 100, False),
+        (20, 50, True),
+    ]
+
+
+def test_what_still_runs_lasts_until_now() -> None:
+    [found] = timeline([event("message", 0, 0), event("call", 1, None, Wait(at(1)))], at(5))
+    assert found.bars[1].took_ms == 4_000
+    assert found.bars[1].waited_ms == 4_000
+
+
+def test_bars_stay_within_their_stretch_however_short_they_are() -> None:
+    found = timeline(
+        [event("message", 0, 0), event("call", 9.9999, 9.99995), event("end", 10)], NOW
+    )
+    for bar in found[0].bars:
+        for part in bar.parts:
+            assert part.left >= 0
+            assert part.left + part.width <= 100.5
+
+
+def test_a_session_without_steps_has_no_stretch() -> None:
+    assert timeline([], NOW) == []

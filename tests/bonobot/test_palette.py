@@ -1,0 +1,61 @@
+"""The palette: a few letters lead to places, deeds and objects, each role to its own."""
+
+import pytest
+
+from agents.models import Session
+from agents.sessions.requests import start
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+def test_nothing_typed_shows_the_places_and_what_one_may_do(acme: Organization) -> None:
+    page = desk.words(desk.sit(acme, Role.OWNER).get("palette"))
+    assert "Approvals" in page
+    assert "New agent" in page
+    auditor = desk.words(desk.sit(acme, Role.AUDITOR).get("palette"))
+    assert "Approvals" in auditor
+    assert "New agent" not in auditor
+    assert "Users" not in page
+
+
+def test_words_find_servers_agents_and_sessions_of_this_organization_alone(
+    acme: Organization,
+) -> None:
+    other = casting.organization("other")
+    for where in (acme, other):
+        desk.web_server(where, f"weather-{where.slug}")
+    agent = casting.agent(acme, "weatherman")
+    start(casting.administrator(acme), agent, "How is the weather?")
+    page = desk.sit(acme, Role.OWNER).get("palette", q="weather")
+    assert "weather-acme" in page
+    assert desk.url("agents_agent_change", agent.pk) in page
+    assert desk.url("agents_session_change", Session.objects.get().pk) in page
+    assert "weather-other" not in page
+
+
+def test_a_member_finds_only_what_was_given_to_them(acme: Organization) -> None:
+    desk.web_server(acme, "weather")
+    agent = casting.agent(acme, "weatherman")
+    seat = desk.sit(acme, Role.MEMBER)
+    assert "Nothing fits" in seat.get("palette", q="weather")
+    agent.members.add(seat.user)
+    assert desk.url("agents_agent_change", agent.pk) in seat.get("palette", q="weather")
+
+
+def test_letters_that_fit_nothing_say_so(acme: Organization) -> None:
+    assert "Nothing fits" in desk.sit(acme, Role.OWNER).get("palette", q="<script>%_")
+
+
+def test_it_takes_few_queries(acme: Organization, django_assert_max_num_queries) -> None:
+    seat = desk.sit(acme, Role.OWNER)
+    with django_assert_max_num_queries(15):
+        seat.get("palette", q="a")
