@@ -39,7 +39,7 @@ set -e; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; export BONOBOT_VA
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint fmt bench conformance lock clean
+.PHONY: help install run test lint fmt messages bench conformance lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -74,6 +74,9 @@ lint: $(INSTALLED) ## Check style, types, migrations and the system checks
 fmt: $(INSTALLED) ## Format, sort imports and apply the safe fixes
 	"$(PY)" -m ruff check --fix .
 	"$(PY)" -m ruff format .
+
+messages: $(INSTALLED) ## Bring the German texts up to date with the sources; names what waits for a translation
+	"$(PY)" -m tests.catalogue
 
 bench: $(INSTALLED) ## Measure what the documentation promises
 	@"$(PY)" -m pytest benchmarks/bench_*.py -q -s $(ARGS)

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
-from django.utils.translation import gettext_lazy as _
 from kombu import Queue
 
 from bonobot import __version__
@@ -155,7 +154,8 @@ TEMPLATES = [
 ]
 
 LANGUAGE_CODE = "en"
-LANGUAGES = [("en", _("English"))]
+LANGUAGES = [("en", "English"), ("de", "Deutsch")]  # each by its own name
+LOCALE_PATHS = [Path(__file__).parent / "locale"]
 USE_I18N = True
 TIME_ZONE = "UTC"
 USE_TZ = True
@@ -331,6 +331,7 @@ UNFOLD: dict[str, Any] = {
     "SITE_HEADER": "Bonobot",
     "SITE_SYMBOL": "hub",
     "SHOW_VIEW_ON_SITE": False,
+    "SHOW_LANGUAGES": True,
     "BORDER_RADIUS": "8px",
     "COLORS": {
         "primary": colours.PRIMARY,

@@ -11,6 +11,7 @@ urlpatterns = [
     path("", login_not_required(RedirectView.as_view(pattern_name="admin:index"))),
     path("admin/", admin.site.urls),
     path("api/", include("bonobot.api")),
+    path("language/", include("django.conf.urls.i18n")),
     path("oauth/", include("mcp_servers.oauth.urls")),
     path(health.PATH.removeprefix("/"), health.healthz),
     path(readiness.PATH.removeprefix("/"), readiness.readyz),

@@ -1,0 +1,72 @@
+"""The admin in German: complete, current, and chosen by the browser or the person."""
+
+import re
+
+import pytest
+from django.conf import settings
+from django.test import Client
+from django.urls import reverse
+
+from bonobot.tenancy.roles import Role
+from tests import desk
+from tests.agents import casting
+from tests.catalogue import GERMAN, compiled, messages, read
+from tests.screens import ADDRESSES, address, fill
+
+HOLE = re.compile(r"%\(\w+\)[a-z]|%[sd%]|\$?\{[^}]*\}|</?[a-z][^>]*>")
+# A number with a comma where a browser reads a style or a picture.
+COMMA = re.compile(r'(?:style|points|x|y|width|height)="[^"]*\d,\d+(?:%|px|em|rem)')
+
+
+def test_every_text_has_its_german() -> None:
+    known = read()
+    missing = sorted(one.text for one in messages() if not all(known.get(one, ("",))))
+    assert not missing, f"run `make messages` and translate {missing[:20]}"
+
+
+def test_no_german_is_left_of_a_text_that_is_gone() -> None:
+    assert set(read()) == messages(), "run `make messages`"
+
+
+def test_what_is_put_into_a_text_is_put_into_its_german() -> None:
+    for one, texts in read().items():
+        for said, text in zip(
+            (one.text, one.plural or one.text)[-len(texts) :], texts, strict=True
+        ):
+            assert sorted(HOLE.findall(text)) == sorted(HOLE.findall(said)), one.text
+
+
+def test_the_compiled_german_is_what_is_written() -> None:
+    assert GERMAN.with_suffix(".mo").read_bytes() == compiled(read()), "run `make messages`"
+
+
+@pytest.mark.django_db
+def test_every_screen_is_there_in_german() -> None:
+    acme = casting.organization()
+    ids = fill(acme)
+    client = desk.sit(acme, None).client
+    for name, parameters in ADDRESSES:
+        answer = client.get(address(name, parameters, ids), headers={"accept-language": "de"})
+        if answer.status_code != 200 or answer.streaming or b"<html" not in answer.content:
+            continue
+        page = desk.page_of(answer)
+        assert '<html lang="de"' in page, name
+        assert "Übersicht" in page, name
+        assert not COMMA.search(page), (name, COMMA.search(page))
+
+
+@pytest.mark.django_db
+def test_a_choice_goes_before_the_language_of_the_browser() -> None:
+    seat = desk.sit(casting.organization(), Role.OWNER)
+    here = reverse("admin:index")
+    assert "Freigaben" in seat.client.get(here, headers={"accept-language": "de"}).content.decode()
+    seat.client.post(reverse("set_language"), {"language": "en", "next": here})
+    assert settings.LANGUAGE_COOKIE_NAME in seat.client.cookies
+    page = seat.client.get(here, headers={"accept-language": "de"}).content.decode()
+    assert "Approvals" in page
+
+
+@pytest.mark.django_db
+def test_a_language_that_is_not_spoken_here_gets_english() -> None:
+    page = Client().get(reverse("admin:login"), headers={"accept-language": "fr"})
+    assert b"Log in" in page.content

@@ -1,0 +1,186 @@
+"""The texts of the product and their translations: found in the sources, kept as .po and .mo.
+
+`python -m tests.catalogue` (`make messages`) brings the German file up to date: what is new waits
+there with an empty translation, what is gone goes, and the .mo is compiled. It needs no gettext
+tools, so that the test of it runs everywhere.
+"""
+
+import ast
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from django.conf import settings
+from django.utils.translation.template import templatize
+
+from tests.parts import ROOT
+
+GERMAN = ROOT / "bonobot" / "locale" / "de" / "LC_MESSAGES" / "django.po"
+PACKAGES = ("bonobot", "agents", "mcp_servers")
+SINGLE = frozenset({"_", "_t", "gettext", "gettext_lazy", "gettext_noop"})
+PLURAL = frozenset({"_n", "ngettext", "ngettext_lazy"})
+HEADER = (
+    "Project-Id-Version: Bonobot\n"
+    "Language: de\n"
+    "MIME-Version: 1.0\n"
+    "Content-Type: text/plain; charset=UTF-8\n"
+    "Content-Transfer-Encoding: 8bit\n"
+    "Plural-Forms: nplurals=2; plural=(n != 1);\n"
+)
+# Texts of the theme that its pages show here; it comes without German.
+THEME = (
+    "Apply Filters",
+    "Cancel",
+    "Change Password",
+    "Clear all filters",
+    "Collapse",
+    "Dark",
+    "Date from",
+    "Date to",
+    "Expand row",
+    "Filters",
+    "From",
+    "General",
+    "Go back",
+    "Light",
+    "More actions",
+    "No results found",
+    "Reset filters",
+    "Run",
+    "Select action",
+    "Select action to run",
+    "Select all rows",
+    "Select record",
+    "Select value",
+    "System",
+    "To",
+    "Toggle password visibility",
+    "Type to search",
+    "Update",
+    "Value",
+    "Welcome back to",
+    "You have been successfully logged out from the administration",
+)
+_LITERAL = r"""(?:u?'(?:[^'\\]|\\.)*'|u?"(?:[^"\\]|\\.)*")"""
+_CALL = re.compile(rf"(?<!\w)(n?gettext|_)\(\s*({_LITERAL})(?:\s*,\s*({_LITERAL}))?", re.DOTALL)
+_LINE = re.compile(r'(?:(msgid|msgid_plural|msgstr(?:\[\d\])?) )?(".*")')
+
+
+class Message(NamedTuple):
+    """A text, and its plural where it has one."""
+
+    text: str
+    plural: str = ""
+
+
+Catalogue = dict[Message, tuple[str, ...]]
+
+
+def messages() -> set[Message]:
+    """Return every text of the screens; one that has a plural anywhere has it."""
+    found = {Message(text) for text in THEME}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            if "migrations" not in path.parts:
+                found.update(_in_python(path.read_text(encoding="utf-8")))
+    for path in (ROOT / "templates").rglob("*.html"):
+        found.update(_in_template(path.read_text(encoding="utf-8")))
+    several = {one.text for one in found if one.plural}
+    return {one for one in found if one.text and (one.plural or one.text not in several)}
+
+
+def _in_python(source: str) -> Iterator[Message]:
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+        texts = [one.value for one in node.args if isinstance(one, ast.Constant)]
+        said = [one for one in texts if isinstance(one, str)]
+        if name in SINGLE and said:
+            yield Message(said[0])
+        elif name in PLURAL and len(said) > 1:
+            yield Message(said[0], said[1])
+
+
+def _in_template(source: str) -> Iterator[Message]:
+    for name, text, plural in _CALL.findall(templatize(source)):
+        several = ast.literal_eval(plural) if plural and name == "ngettext" else ""
+        yield Message(ast.literal_eval(text), several)
+
+
+def read(path: Path = GERMAN) -> Catalogue:
+    """Return what a .po file says; an empty translation is an empty text."""
+    found: Catalogue = {}
+    for block in path.read_text(encoding="utf-8").split("\n\n"):
+        said: dict[str, str] = {}
+        key = ""
+        for line in block.splitlines():
+            if match := _LINE.fullmatch(line):
+                key = match[1] or key
+                said[key] = said.get(key, "") + ast.literal_eval(match[2])
+        if said.get("msgid"):
+            translated = tuple(text for name, text in said.items() if name.startswith("msgstr"))
+            found[Message(said["msgid"], said.get("msgid_plural", ""))] = translated
+    return found
+
+
+def written(catalogue: Mapping[Message, tuple[str, ...]]) -> str:
+    """Return the text of a .po file."""
+    blocks = ['msgid ""\nmsgstr ""\n' + "\n".join(_quoted(f"{x}\n") for x in HEADER.splitlines())]
+    for one, texts in sorted(catalogue.items()):
+        lines = [f"msgid {_quoted(one.text)}"]
+        if one.plural:
+            lines.append(f"msgid_plural {_quoted(one.plural)}")
+            lines += [f"msgstr[{number}] {_quoted(text)}" for number, text in enumerate(texts)]
+        else:
+            lines.append(f"msgstr {_quoted(texts[0])}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def compiled(catalogue: Mapping[Message, tuple[str, ...]]) -> bytes:
+    """Return the .mo of a catalogue: the format of GNU gettext, without a hash table."""
+    pairs = [(b"", HEADER.encode())]
+    for one, texts in catalogue.items():
+        key = f"{one.text}\0{one.plural}" if one.plural else one.text
+        if all(texts):
+            pairs.append((key.encode(), "\0".join(texts).encode()))
+    pairs.sort()
+    number, keys, values = len(pairs), b"", b""
+    at_keys, at_values = [], []
+    for key, value in pairs:
+        at_keys.append((len(key), len(keys)))
+        at_values.append((len(value), len(values)))
+        keys += key + b"\0"
+        values += value + b"\0"
+    first = 28 + 16 * number
+    tables = [(size, first + at) for size, at in at_keys]
+    tables += [(size, first + len(keys) + at) for size, at in at_values]
+    head = struct.pack("<7I", 0x950412DE, 0, number, 28, 28 + 8 * number, 0, first)
+    return head + b"".join(struct.pack("<2I", *one) for one in tables) + keys + values
+
+
+def update(path: Path = GERMAN) -> list[Message]:
+    """Bring a catalogue up to date with the sources; return what isn't translated."""
+    known = read(path) if path.exists() else {}
+    found: Catalogue = {}
+    for one in messages():
+        blank = ("", "") if one.plural else ("",)
+        found[one] = known.get(one, blank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(written(found), encoding="utf-8")
+    path.with_suffix(".mo").write_bytes(compiled(found))
+    return sorted(one for one, texts in found.items() if not all(texts))
+
+
+if __name__ == "__main__":
+    settings.configure()
+    for one in update():
+        print(f"not translated: {one.text!r}")  # noqa: T201  # what a command says
