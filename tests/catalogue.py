@@ -19,7 +19,7 @@ from tests.parts import ROOT
 
 GERMAN = ROOT / "bonobot" / "locale" / "de" / "LC_MESSAGES" / "django.po"
 PACKAGES = ("bonobot", "agents", "mcp_servers")
-SINGLE = frozenset({"_", "_t", "gettext", "gettext_lazy", "gettext_noop"})
+SINGLE = frozenset({"_", "_t", "_lazy", "gettext", "gettext_lazy", "gettext_noop"})
 PLURAL = frozenset({"_n", "ngettext", "ngettext_lazy"})
 HEADER = (
     "Project-Id-Version: Bonobot\n"

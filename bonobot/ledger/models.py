@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from bonobot.ledger.chain import GENESIS
 from bonobot.ledger.rollups import BUCKETS
@@ -142,6 +143,8 @@ class AuditRow(models.Model):
 
     class Meta:
         base_manager_name = "objects"  # nobody gets a manager that writes
+        verbose_name = _("row of the audit")
+        verbose_name_plural = _("rows of the audit")
         constraints = [
             models.UniqueConstraint(
                 fields=["organization_id", "seq"], name="ledger_auditrow_one_chain"

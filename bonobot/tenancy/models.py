@@ -18,7 +18,13 @@ from bonobot.tenancy.scoped import (
     OrganizationModel,
 )
 
-ROLE_CHOICES = [(role.value, role.value) for role in Role]
+ROLE_CHOICES = [
+    (Role.OWNER.value, _("owner")),
+    (Role.OPERATOR.value, _("operator")),
+    (Role.REVIEWER.value, _("reviewer")),
+    (Role.AUDITOR.value, _("auditor")),
+    (Role.MEMBER.value, _("member")),
+]
 MOST_APPROVAL_HOURS = 720
 
 

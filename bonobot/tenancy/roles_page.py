@@ -1,4 +1,8 @@
-"""The role × action table as a page of the documentation, made from the one in the code. Pure."""
+"""The role × action table as a page of the documentation, made from the one in the code."""
+
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
 
 from bonobot.tenancy.roles import PLATFORM_ONLY, SCOPES, TABLE, Action, Role, Scope
 
@@ -23,11 +27,11 @@ MEANS: dict[Action, str] = {
     Action.TRUST_ALL_CHANGES: "let a server's changes hold without approval",
     Action.GRANT_HOST_ACCESS: "give an agent a shell, or a folder of this host",
 }
-SCOPE_MEANS: dict[Scope, str] = {
-    Scope.TOOLS: "call governed tools over MCP",
-    Scope.AGENTS: "run agents over MCP",
-    Scope.MANAGE: "manage agents, servers, skills and workflows over MCP",
-    Scope.API: "REST; all that the role may do",
+SCOPE_MEANS: dict[Scope, Any] = {
+    Scope.TOOLS: _("call governed tools over MCP"),
+    Scope.AGENTS: _("run agents over MCP"),
+    Scope.MANAGE: _("manage agents, servers, skills and workflows over MCP"),
+    Scope.API: _("REST; all that the role may do"),
 }
 HEAD = """# Who may do what
 

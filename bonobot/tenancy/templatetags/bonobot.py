@@ -12,6 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 
 from bonobot.lib.highlighting import LONGEST_SHOWN, highlighted, sentence
 from bonobot.lib.untrusted import visible
@@ -25,6 +26,19 @@ TONES = {
     **dict.fromkeys(("connecting", "running", "queued", "open", "intent"), "busy"),
     **dict.fromkeys(("pending", "changed", "waiting", "needs_reauth", "unknown", "ask"), "warn"),
     **dict.fromkeys(("error", "failed", "refused", "deny", "revoked", "hard"), "bad"),
+}
+# States that are shown by their own names; what isn't here is a code, and stays as it is.
+STATES = {
+    "allow": _lazy("allow"),
+    "ask": _lazy("ask"),
+    "deny": _lazy("deny"),
+    "ok": _lazy("ok"),
+    "error": _lazy("error"),
+    "refused": _lazy("refused"),
+    "unknown": _lazy("unknown"),
+    "cancelled": _lazy("cancelled"),
+    "open": _lazy("running"),
+    "failed": _lazy("failed"),
 }
 MICRO = 1_000_000
 
@@ -143,7 +157,7 @@ def badge_html(state: Any, text: Any = None, title: Any = "") -> SafeString:
         '<span class="bb-badge" data-tone="{}" title="{}">{}</span>',
         tone(state),
         title,
-        state if text is None else text,
+        in_words(state if text is None else text),
     )
 
 
@@ -162,4 +176,10 @@ def crumbs(context: Any) -> list[dict[str, Any]]:
 @register.inclusion_tag("admin/parts/badge.html")
 def badge(state: Any, text: Any = None, title: Any = "") -> dict[str, Any]:
     """Show a state as a coloured badge."""
-    return {"tone": tone(state), "text": text if text is not None else state, "title": title}
+    shown_text = in_words(state if text is None else text)
+    return {"tone": tone(state), "text": shown_text, "title": title}
+
+
+def in_words(state: Any) -> Any:
+    """Return what a state is called in the reader's language; other texts stay as they are."""
+    return STATES.get(str(state), state)
