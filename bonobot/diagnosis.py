@@ -22,6 +22,9 @@ from agents.models import Agent
 from bonobot import health, readiness, schedules
 from bonobot.celery import app
 from bonobot.checks import OLDEST_SQLITE, open_key_files
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.keyrings import IssuerUnreachable, Whose, keyrings
+from bonobot.tenancy.models import Issuer
 from mcp_servers.connections.confinement import Kind, fault
 from mcp_servers.connections.containment import NAMESPACE, TOOLS, containment
 from mcp_servers.models import Server
@@ -237,6 +240,22 @@ def watching() -> Iterator[Finding]:
         yield Finding("change notices", "ok", f"{wanted} servers are listened to")
 
 
+def issuers() -> Iterator[Finding]:
+    """Look whether the issuers whose tokens are taken publish their keys."""
+    try:
+        rows = list(Issuer.objects.enabled().order_by("name"))
+    except DatabaseError:
+        return  # which was told above
+    for row in rows:
+        try:
+            ring = runtime().call(keyrings().read, Whose(row.url, row.allow_private))
+        except IssuerUnreachable as problem:
+            fix = "Until it answers, its tokens open nothing. Check its URL and the way there."
+            yield Finding(f"issuer {row.name}", "failed", str(problem), fix)
+        else:
+            yield Finding(f"issuer {row.name}", "ok", f"keys that it publishes: {len(ring.keys)}")
+
+
 def launchers() -> Iterator[Finding]:
     """Look for the programs that start stdio servers."""
     for name in ("npx", "uvx", "node"):
@@ -312,6 +331,7 @@ LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     memory_of_redis,
     schedule,
     watching,
+    issuers,
     launchers,
     isolation,
     boxes,

@@ -128,7 +128,7 @@ def _check(cli: Cli, options: argparse.Namespace) -> None:
     with cli.waiting(f"Asking {issuer.url} …"):
         keys = issuers.check(cli.principal, issuer)
     cli.emit({"id": str(issuer.pk), "keys": keys})
-    cli.say(f"{issuer.name} publishes {keys} keys.")
+    cli.say(f"{issuer.name} answers; keys that it publishes: {keys}.")
 
 
 def _remove(cli: Cli, options: argparse.Namespace) -> None:

@@ -138,7 +138,8 @@ class Keyrings:
             async with asyncio.timeout(FETCH_S):
                 keys = await _published(whose)
         except (httpx2.HTTPError, EgressDenied, TimeoutError) as fault:
-            raise _unreachable(visible(str(fault) or "did not answer in time", 200)) from fault
+            why = visible(str(fault) or "it does not answer in time", 200)
+            raise _unreachable(f"could not be asked: {why}") from fault
         ring = self._rings[whose] = Keyring(keys, self._clock())
         self._rings.move_to_end(whose)
         while len(self._rings) > MOST_RINGS:

@@ -142,7 +142,8 @@ class Passes:
         """Read a pass and keep it; raises as `known`, and `IssuerUnreachable`."""
         if not bearers.is_bearer(text):
             return await runtime().orm(self.read, text, address)
-        self._check_failures(address)
+        if not self._was_good(text):
+            self._check_failures(address)
         try:
             found = await bearers.read(text)
         except BadToken:
@@ -175,6 +176,11 @@ class Passes:
             self._drop(text)
             raise
         return self._keep(text, found)
+
+    def _was_good(self, text: str) -> bool:
+        """Tell whether a text has opened something: whoever has it is no stranger who tries."""
+        with self._lock:
+            return _key(text) in self._kept
 
     def _drop(self, text: str) -> None:
         with self._lock:

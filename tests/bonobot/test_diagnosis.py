@@ -20,6 +20,7 @@ from mcp_servers.models import Server
 from mcp_servers.models.servers import ServerQuerySet
 from tests.agents import casting
 from tests.processes import Process
+from tests.servers.issuer import listening
 
 
 def states(look: Any) -> dict[str, str]:
@@ -130,6 +131,15 @@ def test_servers_that_nobody_listens_to_are_a_warning(db: None, settings: Settin
     assert states(diagnosis.watching) == {"change notices": "ok"}
     settings.BONOBOT_WATCHED_SERVERS = 0
     assert states(diagnosis.watching) == {"change notices": "ok"}
+
+
+def test_an_issuer_of_tokens_is_asked_for_its_keys(transactional_db: None) -> None:
+    acme = casting.organization()
+    with listening() as login:
+        casting.issuer(acme, login.url, "Here", allow_private=True)
+        casting.issuer(acme, "http://127.0.0.1:9", "Gone", allow_private=True)
+        found = states(diagnosis.issuers)
+    assert found == {"issuer Here": "ok", "issuer Gone": "failed"}
 
 
 def test_a_missing_launcher_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

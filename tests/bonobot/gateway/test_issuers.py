@@ -21,6 +21,8 @@ from tests.bonobot.gateway.signed import (
     tools,
     trusted,
 )
+from tests.bonobot.gateway.test_tasks import DECLARED, about
+from tests.bonobot.gateway.upstream import Upstream, give
 from tests.servers.issuer import TokenIssuer
 
 __all__ = ["clock", "login", "trusted"]
@@ -139,6 +141,41 @@ def test_limits_hold_for_each_subject(
     codes = {call("alice", str(n)).code for n in range(2, 5)}
     assert codes == {"rate_limited"}
     assert call("bob", "1").result["isError"] is False
+
+
+def test_two_people_of_an_issuer_see_nothing_of_each_other(
+    acme: Organization,
+    helper: Agent,
+    workshop: Server,
+    wire: Wire,
+    login: TokenIssuer,
+    trusted: Issuer,
+) -> None:
+    alice, bob = login.token(HERE), login.token(HERE, sub="bob")
+    session = wire.handshake(AGENT, token=alice)
+    assert "result" in session.ask("tools/list").message
+    assert session.ask("tools/list", token=bob).status == 404
+    # The same person with a newer token goes on.
+    assert "result" in session.ask("tools/list", token=login.token(HERE, jti="2")).message
+    set_policy(casting.administrator(acme), helper, PolicyText("all", ask=("mcp_workshop_echo",)))
+    task = wire.modern(AGENT, "tools/call", ECHO, token=alice, capabilities=DECLARED).result
+    seen = [
+        about(wire, AGENT, "tasks/get", task["taskId"], token=one).message for one in (alice, bob)
+    ]
+    assert ["result" in one for one in seen] == [True, False]
+
+
+def test_a_token_is_never_passed_on(
+    acme: Organization, helper: Agent, wire: Wire, login: TokenIssuer, trusted: Issuer
+) -> None:
+    text = login.token(HERE)
+    with Upstream("shop").listening() as upstream:
+        give(upstream, acme, helper)
+        call = {"name": "mcp_shop_echo", "arguments": {}}
+        assert "result" in wire.modern(AGENT, "tools/call", call, token=text).message
+        sent = repr([(one.headers, one.message) for one in upstream.http.asked])
+    assert "tools/call" in sent
+    assert not any(part in sent for part in text.split("."))
 
 
 def test_a_token_never_approves_what_it_asked(
