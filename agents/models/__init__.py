@@ -5,6 +5,7 @@ from agents.models.approvals import Approval, SessionGrant
 from agents.models.bindings import Binding, ToolName
 from agents.models.budgets import Budget
 from agents.models.exchanges import Exchange, Question
+from agents.models.handovers import Handover
 from agents.models.notes import Note
 from agents.models.policies import ToolPolicy, ToolRule
 from agents.models.promises import Promise
@@ -22,6 +23,7 @@ __all__ = [
     "Budget",
     "Exchange",
     "Given",
+    "Handover",
     "Inbox",
     "ModelEndpoint",
     "Note",

@@ -2,8 +2,8 @@
 
 The client's request is answered with what the server asks (`input_required`), and the call stays
 out; the client's next request brings the answers, and waits for the call again (FEATURES X1). What
-waits is a live connection, so it is in one process; a client that stays away is told as a refusal
-to the server after `BONOBOT_ANSWER_S`.
+waits is a live connection, so it is in one process, to which others pass on (`handing`); a client
+that stays away is told as a refusal to the server after `BONOBOT_ANSWER_S`.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from django.conf import settings
 from mcp.shared.exceptions import MCPError
 
 from agents.calls import Outcome
-from bonobot.gateway.inbound import Inbound, bad_params
 from bonobot.lib.runtime import runtime
 
 REFUSED = -1
@@ -24,9 +23,8 @@ REFUSED = -1
 class HeldCall:
     """A call that is out, and what its server waits to be told."""
 
-    def __init__(self, inbound: Inbound) -> None:
+    def __init__(self) -> None:
         self.id = str(uuid4())
-        self.inbound = inbound
         self._asked: dict[str, tuple[Mapping[str, Any], asyncio.Future[dict[str, Any]]]] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[Outcome] | None = None
@@ -38,11 +36,8 @@ class HeldCall:
         self._task.add_done_callback(lambda _: self._news.set())
         return await self._next()
 
-    async def go_on(
-        self, inbound: Inbound, responses: Mapping[str, Any]
-    ) -> Outcome | dict[str, Any]:
+    async def go_on(self, responses: Mapping[str, Any]) -> Outcome | dict[str, Any]:
         """Hand answers over; return the outcome, or what is asked now: what is missing, again."""
-        self.inbound = inbound
         for key, answer in responses.items():
             _, waiting = self._asked.pop(key, ({}, None))
             if waiting is not None and not waiting.done() and isinstance(answer, dict):
@@ -85,25 +80,6 @@ class HeldCall:
             self._task.cancel()
             raise
         return await self._task if self._task.done() else self.requests
-
-
-class HeldCalls:
-    """The held calls of this process."""
-
-    def __init__(self) -> None:
-        self._calls: dict[str, HeldCall] = {}
-
-    def keep(self, call: HeldCall) -> None:
-        """Have a call found again by its id, until it is over."""
-        self._calls[call.id] = call
-        call.when_over(lambda: self._calls.pop(call.id, None))
-
-    def find(self, call_id: str) -> HeldCall:
-        """Return a call that is out; raises `MCPError` where it isn't any more."""
-        call = self._calls.get(call_id)
-        if call is None:
-            raise bad_params("the call that this goes on with is over: send it anew")
-        return call
 
 
 async def _awaited(call: Callable[[], Awaitable[Outcome]]) -> Outcome:

@@ -19,7 +19,8 @@ from agents.governance.unfinished import ROUNDS
 from agents.requests import Method, Relay, Request
 from bonobot.gateway import approving, promising, tickets
 from bonobot.gateway.failures import error_of, failed, refused, unknown, upstream_error
-from bonobot.gateway.held import HeldCall, HeldCalls
+from bonobot.gateway.handing import HeldCalls
+from bonobot.gateway.held import HeldCall
 from bonobot.gateway.hosting import GatewayHost, Hosts, askable, takes_tasks
 from bonobot.gateway.inbound import Inbound, bad_params
 from bonobot.gateway.shelves import shelf
@@ -153,18 +154,22 @@ class Relaying:
         self, inbound: Inbound, wanted: Wanted, held: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the result as the client gets it; raises `Problem` for what the door refuses."""
-        if "held" in held:
-            call = self._held.find(held["held"])
-            found = await call.go_on(inbound, inbound.members("inputResponses"))
-            return await self._told(inbound, wanted, held, found, call)
+        organization_id = inbound.visitor.principal.organization_id
+        if number := held.get("held"):
+            await inbound.visitor.current()  # the call was admitted; who goes on with it was not
+            responses = inbound.members("inputResponses")
+            found = await self._held.go_on(organization_id, number, responses)
+            return await self._told(inbound, wanted, held, found, number)
         host = self.hosts.of(inbound)
         request = _request(inbound, wanted, host, held)
         if not await may_be_asked(inbound, wanted, host):
             return await self._told(inbound, wanted, held, await calls.call(request))
         if inbound.modern:
-            call = HeldCall(inbound)
+            call = HeldCall()
             found = await call.run(lambda: _asking(host, call, request))
-            return await self._told(inbound, wanted, held, found, call)
+            if not isinstance(found, Outcome):
+                await self._held.keep(call, organization_id)
+            return await self._told(inbound, wanted, held, found, call.id)
         async with host.asking(inbound.ask):
             return await self._with_rounds(inbound, wanted, request)
 
@@ -197,14 +202,15 @@ class Relaying:
         wanted: Wanted,
         held: Mapping[str, Any],
         found: Outcome | dict[str, Any],
-        call: HeldCall | None = None,
+        number: str = "",
     ) -> dict[str, Any]:
-        """Return the end of a call, or what is asked first, with the state that brings it back."""
+        """Return the end of a call, or what is asked first, with the state that brings it back.
+
+        `number` is a held call's, which alone asks by requests of its own.
+        """
         visitor = inbound.visitor
         if not isinstance(found, Outcome):
-            assert call is not None  # noqa: S101 - only a held call asks like this
-            self._held.keep(call)
-            state = seal(visitor, wanted.subject, {"held": call.id})
+            state = seal(visitor, wanted.subject, {"held": number})
             return {"resultType": INPUT_REQUIRED, "inputRequests": found, "requestState": state}
         if found.code == tickets.TASK and wanted.server_id is not None:
             return tickets.begun(inbound, wanted.server_id, wanted.name, found)

@@ -83,10 +83,17 @@ class Wire:
         said = {**(params or {}), "_meta": {**_stamp(capabilities), **(meta or {})}}
         return self._request(path, method, said, {**_named(method, said), **headers}, token)
 
-    def listen(self, path: str, params: dict[str, Any], token: str | None = None) -> "Stream":
-        """Open a stream of the modern era (`subscriptions/listen`)."""
-        method = "subscriptions/listen"
-        said = {**params, "_meta": _stamp(None)}
+    def listen(
+        self,
+        path: str,
+        params: dict[str, Any],
+        token: str | None = None,
+        *,
+        method: str = "subscriptions/listen",
+        capabilities: dict[str, Any] | None = None,
+    ) -> "Stream":
+        """Send a request of the modern era, and read its answer as it comes."""
+        said = {**params, "_meta": _stamp(capabilities)}
         message = {"jsonrpc": "2.0", "id": next(self._numbers), "method": method, "params": said}
         content = json.dumps(message).encode()
         bearer = {"Authorization": f"Bearer {token or self.token}"}

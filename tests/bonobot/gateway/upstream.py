@@ -128,6 +128,8 @@ class Upstream:
             yield raw_http.event({"jsonrpc": "2.0", "id": number, **self.question})
             answers.append(await waiting)
             self.asked_back.append(answers[-1])
+        if asked.message["params"].get("arguments", {}).get("for_ever"):
+            await asyncio.Event().wait()
         told = [one.get("result") or one.get("error") for one in answers]
         yield raw_http.event({"jsonrpc": "2.0", "id": asked.id, "result": self._text(told)})
 

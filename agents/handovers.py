@@ -1,0 +1,105 @@
+"""Hand calls that one process holds over to others, by rows: who holds, who asks, what came of it.
+
+Every step is a conditional UPDATE, so that each is done by one process. The bus makes it quick;
+without it, or where a ring is lost, both ends look by themselves.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.utils import timezone
+
+from agents.models import Handover
+from bonobot.lib.bus import ring
+
+HELD, ASKED, TAKEN = Handover.State.HELD, Handover.State.ASKED, Handover.State.TAKEN
+ANSWERED, LEFT = Handover.State.ANSWERED, Handover.State.LEFT
+# Where holders listen.
+HOLDERS = "held-calls"
+# Rows of processes that ended without a word.
+FORGOTTEN = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a handover stands: whether it is answered, with what, and the holder's last beat."""
+
+    answered: bool
+    found: str
+    beaten_at: datetime
+
+
+def place(call_id: str) -> str:
+    """Return where who asks about a call listens."""
+    return f"held-call:{call_id}"
+
+
+def hold(organization_id: UUID, call_id: str) -> None:
+    """Have a call found by other processes; forgets what was left behind."""
+    now = timezone.now()
+    Handover.objects.filter(beaten_at__lt=now - FORGOTTEN).delete()
+    Handover.objects.create(pk=call_id, organization_id=organization_id, beaten_at=now)
+
+
+def beat(calls: Collection[str]) -> None:
+    """Say that these calls are still held (a query)."""
+    Handover.objects.filter(pk__in=calls).update(beaten_at=timezone.now())
+
+
+def take(calls: Collection[str]) -> list[tuple[str, str]]:
+    """Return the held calls that were asked about, each with what was said, to one taker."""
+    rows = Handover.objects.filter(pk__in=calls, state=ASKED).values_list("pk", "said")
+    return [
+        (str(pk), said)
+        for pk, said in rows
+        if Handover.objects.filter(pk=pk, state=ASKED).update(state=TAKEN, said="")
+    ]
+
+
+def left(calls: Collection[str]) -> list[str]:
+    """Return the held calls whose client is gone (a query)."""
+    rows = Handover.objects.filter(pk__in=calls, state=LEFT)
+    return [str(pk) for pk in rows.values_list("pk", flat=True)]
+
+
+def answer(call_id: str, found: str) -> None:
+    """Say what came of a call that was taken."""
+    Handover.objects.filter(pk=call_id, state=TAKEN).update(state=ANSWERED, found=found)
+    ring(place(call_id))
+
+
+def close(call_id: str) -> None:
+    """Have a call found no more that is over; who asked meanwhile is told by its row's end."""
+    Handover.objects.filter(pk=call_id).exclude(state__in=(TAKEN, ANSWERED)).delete()
+    ring(place(call_id))
+
+
+def pass_on(organization_id: UUID, call_id: str, said: str) -> bool:
+    """Leave answers for the holder; False where nobody holds the call, or another asks already."""
+    mine = Handover.objects.filter(pk=call_id, organization_id=organization_id)
+    passed = mine.filter(state__in=(HELD, ANSWERED)).update(state=ASKED, said=said, found="")
+    ring(HOLDERS)
+    return passed > 0
+
+
+def look(call_id: str) -> Look | None:
+    """Return how a handover stands, None where it is over (a query)."""
+    row = Handover.objects.filter(pk=call_id).first()
+    return Look(row.state == ANSWERED, row.found, row.beaten_at) if row else None
+
+
+def leave(call_id: str) -> None:
+    """Say that nobody waits any more: the holder ends the call."""
+    Handover.objects.filter(pk=call_id, state__in=(ASKED, TAKEN)).update(state=LEFT)
+    ring(HOLDERS)
+
+
+def received(call_id: str, *, over: bool) -> None:
+    """Take note that the answer has come; the row of a call that is over goes."""
+    row = Handover.objects.filter(pk=call_id, state=ANSWERED)
+    if over:
+        row.delete()
+    else:
+        row.update(state=HELD, found="")

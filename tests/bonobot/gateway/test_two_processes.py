@@ -1,0 +1,168 @@
+"""Two processes: two real web processes on one database answer a client as one.
+
+All of it is one test, since two processes take longer to start than all that they are asked.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import cycle
+from typing import Any
+
+import httpx2
+import pytest
+
+from agents.models import Agent
+from bonobot.tenancy.models import Organization
+from tests.agents import casting
+from tests.agents.conftest import acme, helper
+from tests.bonobot.gateway.conftest import (
+    LONG_S,
+    Reply,
+    Wire,
+    _named,
+    _reply,
+    _spelled,
+    _stamp,
+    token_of,
+)
+from tests.bonobot.gateway.upstream import ABLE, ANSWERS, Json, Upstream, give
+from tests.processes import Web
+
+__all__ = ["acme", "helper"]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AGENT = "/mcp/agents/helper"
+LISTENED = {"toolsListChanged": True}
+
+
+class Remote(Wire):
+    """Asks the gateway of a web process, over its socket."""
+
+    def __init__(self, web: Web, token: str) -> None:
+        super().__init__(None, token)  # type: ignore[arg-type]  # nothing of it is in this process
+        self.url = web.url
+
+    def send(self, verb: str, path: str, content: bytes = b"", **headers: str) -> Reply:
+        named = _spelled(headers)
+        answer = httpx2.request(
+            verb, self.url + path, content=content, headers=named, timeout=LONG_S
+        )
+        return _reply(answer)
+
+    def rest(self, verb: str, path: str, body: Json) -> Json:
+        bearer = {"Authorization": f"Bearer {self.token}"}
+        answer = httpx2.request(verb, f"{self.url}/api/{path}", json=body, headers=bearer)
+        assert answer.is_success, answer.text
+        found: Json = answer.json()
+        return found
+
+    @contextmanager
+    def listening(self, params: Json) -> Iterator[Iterator[Json]]:
+        """Open a stream, and yield what is told on it."""
+        method = "subscriptions/listen"
+        said = {**params, "_meta": _stamp(None)}
+        message = {"jsonrpc": "2.0", "id": 1, "method": method, "params": said}
+        bearer = {"Authorization": f"Bearer {self.token}"}
+        headers = _spelled({**_named(method, said), **bearer})
+        with httpx2.stream(
+            "POST", self.url + AGENT, json=message, headers=headers, timeout=LONG_S
+        ) as answer:
+            lines = (line[6:] for line in answer.iter_lines() if line.startswith("data: {"))
+            yield map(json.loads, lines)
+
+
+@pytest.fixture
+def upstreams(acme: Organization, helper: Agent) -> Iterator[tuple[Upstream, Upstream]]:
+    """A modern server, and one of the handshake era."""
+    with Upstream("anew").listening() as new, Upstream("bygone", old=True).listening() as old:
+        for one in (new, old):
+            give(one, acme, helper)
+        yield new, old
+
+
+@pytest.fixture
+def pair(
+    acme: Organization,
+    helper: Agent,
+    upstreams: tuple[Upstream, Upstream],
+    start_web: Callable[..., Web],
+) -> tuple[Remote, Remote]:
+    token = token_of(casting.administrator(acme))
+    return Remote(start_web(), token), Remote(start_web(), token)
+
+
+def test_two_web_processes_answer_as_one(
+    pair: tuple[Remote, Remote], upstreams: tuple[Upstream, Upstream]
+) -> None:
+    lists_and_calls_alternate(pair)
+    a_state_of_one_is_good_at_the_other(pair)
+    a_held_call_goes_on_at_either(pair, upstreams[1])
+    a_task_of_one_is_known_to_the_other(pair)
+    a_session_of_the_handshake_era_stays_where_it_is(pair)
+    a_change_made_at_one_is_told_at_the_other(pair)
+
+
+def called(wire: Remote, tool: str, **more: Any) -> Json:
+    params = {"name": f"mcp_{tool}", "arguments": more.pop("arguments", {}), **more}
+    return wire.modern(AGENT, "tools/call", params, capabilities=ABLE).result
+
+
+def text(result: Json) -> str:
+    return str(result["content"][0]["text"])
+
+
+def lists_and_calls_alternate(pair: tuple[Remote, Remote]) -> None:
+    listed = [one.modern(AGENT, "tools/list").result["tools"] for one in pair]
+    assert listed[0] == listed[1]
+    for number, one in zip(range(6), cycle(pair), strict=False):
+        assert f'{{"n": {number}}}' in text(called(one, "anew_echo", arguments={"n": number}))
+
+
+def a_state_of_one_is_good_at_the_other(pair: tuple[Remote, Remote]) -> None:
+    for first, second in (pair, pair[::-1]):
+        asked = called(first, "anew_ask")
+        assert asked["resultType"] == "input_required"
+        back = {"requestState": asked["requestState"], "inputResponses": ANSWERS}
+        assert "Ann" in text(called(second, "anew_ask", **back))
+
+
+def a_held_call_goes_on_at_either(pair: tuple[Remote, Remote], old: Upstream) -> None:
+    arguments = {"times": 3}
+    found = called(pair[0], "bygone_ask", arguments=arguments)
+    names = iter(("Ann", "Ben", "Cho"))
+    for one in (pair[1], pair[0], pair[1]):
+        said = {"action": "accept", "content": {"name": next(names)}}
+        responses = dict.fromkeys(found["inputRequests"], said)
+        back = {"requestState": found["requestState"], "inputResponses": responses}
+        found = called(one, "bygone_ask", arguments=arguments, **back)
+    assert found["resultType"] == "complete"
+    assert all(name in text(found) for name in ("Ann", "Ben", "Cho"))
+    assert len(old.asked_back) == 3
+
+
+def a_task_of_one_is_known_to_the_other(pair: tuple[Remote, Remote]) -> None:
+    number = called(pair[0], "anew_work")["taskId"]
+    sent: Any = {"capabilities": ABLE, "Mcp_Name": number}
+    task = pair[1].modern(AGENT, "tasks/get", {"taskId": number}, **sent).result
+    assert (task["status"], task["taskId"]) == ("completed", number)
+
+
+def a_session_of_the_handshake_era_stays_where_it_is(pair: tuple[Remote, Remote]) -> None:
+    session = pair[0].handshake(AGENT)
+    assert session.ask("tools/list").result["tools"]
+    session._wire = pair[1]
+    assert session.ask("tools/list").status == 404  # so the client opens another, as it must
+    again = pair[1].handshake(AGENT)
+    assert again.ask("tools/list").result["tools"]
+
+
+def a_change_made_at_one_is_told_at_the_other(pair: tuple[Remote, Remote]) -> None:
+    with pair[0].listening({"notifications": LISTENED}) as told:
+        assert next(told)["method"] == "notifications/subscriptions/acknowledged"
+        policy = {"mode": "denylist", "deny": ["mcp_anew_echo"]}
+        pair[1].rest("PUT", "agents/helper/tool-policy", policy)
+        assert next(told)["method"] == "notifications/tools/list_changed"
+    for one in pair:
+        refused = one.modern(AGENT, "tools/call", {"name": "mcp_anew_echo", "arguments": {}})
+        assert refused.error["code"] == -32602
