@@ -58,6 +58,8 @@ SECRET_KEY_FALLBACKS = env.secret("BONOBOT_SECRET_KEY_FALLBACKS").replace(",", "
 FIELD_ENCRYPTION_KEY = keys.field_keys(
     _key("BONOBOT_FIELD_KEYS", "field_keys", keys.make_field_key), name="BONOBOT_FIELD_KEYS"
 )
+# The file that they are in, if they are in one: processes follow it.
+BONOBOT_FIELD_KEYS_PATH = env.file_of("BONOBOT_FIELD_KEYS", BONOBOT_VAR / "keys" / "field_keys")
 BONOBOT_TOKEN_PEPPERS = keys.peppers(
     _key("BONOBOT_TOKEN_PEPPERS", "token_peppers", keys.make_peppers), name="BONOBOT_TOKEN_PEPPERS"
 )

@@ -13,11 +13,11 @@ from typing import Any
 
 from cryptography.fernet import InvalidToken
 from django.utils import timezone
-from encrypted_model_fields.fields import decrypt_str, encrypt_str
 from mcp.shared.exceptions import MCPError
 
 from bonobot.gateway.inbound import bad_params
 from bonobot.gateway.visitors import Visitor
+from bonobot.lib import ring
 from bonobot.lib.canonical import canonical, digest
 
 LONGEST = 256 * 1024
@@ -30,7 +30,7 @@ def seal(
     """Return `held` as a text that only `visitor` can give back, about the same `subject`."""
     until = timezone.now() + lifetime
     whole = {"of": _of(visitor, subject), "until": until.timestamp(), "held": dict(held)}
-    return encrypt_str(json.dumps(whole)).decode("ascii")
+    return ring.seal(json.dumps(whole))
 
 
 def unseal(visitor: Visitor, subject: Any, text: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def unseal(visitor: Visitor, subject: Any, text: Any) -> dict[str, Any]:
     try:
         if not isinstance(text, str) or len(text) > LONGEST or not _is_canonical(text):
             raise ValueError
-        whole = json.loads(decrypt_str(text))
+        whole = json.loads(ring.unseal(text))
     except (ValueError, InvalidToken):
         raise _of_another() from None
     if not isinstance(whole, dict) or whole.get("of") != _of(visitor, subject):

@@ -128,6 +128,14 @@ def secret(name: str, default: str | Callable[[], str] = "") -> str:
     return default() if callable(default) else default
 
 
+def file_of(name: str, default: Path) -> Path | None:
+    """Return the file that a variable's value is read from, `default` where it isn't given."""
+    if os.environ.get(name, "").strip():
+        return None
+    file = os.environ.get(f"{name}_FILE", "").strip()
+    return Path(file).absolute() if file else default
+
+
 def declared() -> dict[str, str]:
     """Return the variables that settings read, each with its kind."""
     return dict(sorted(_declared.items()))

@@ -109,25 +109,31 @@ def make_peppers() -> str:
 
 
 def _make(path: Path, make: Callable[[], str]) -> str:
-    with _locked(private_folder(path.parent)):
+    with locked(private_folder(path.parent)):
         if path.exists() and (found := path.read_text(encoding="utf-8").strip()):
             return found  # another process made it while we waited for the lock
         value = make()
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(f"{value}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(path)
-        except OSError as error:
-            raise _unusable(path, error) from error
+        replace(path, value)
         return value
 
 
+def replace(path: Path, value: str) -> None:
+    """Write a file of mode 0600 at once: whoever reads it finds the old value or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(f"{value}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError as error:
+        raise _unusable(path, error) from error
+
+
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from changing the keys of a folder meanwhile."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from cryptography.fernet import InvalidToken
-from encrypted_model_fields.fields import decrypt_str, encrypt_str
 
+from bonobot.lib import ring
 from bonobot.lib.learning import learn
 from bonobot.lib.masking import MASK, remember
 from bonobot.lib.problems import Problem
@@ -167,20 +167,19 @@ class JSONCodec(Codec):
 def openable(token: str) -> bool:
     """Tell whether one of the keys opens a stored token, wherever it belongs."""
     try:
-        decrypt_str(token)
+        ring.unseal(token)
     except (InvalidToken, ValueError, TypeError):
         return False
     return True
 
 
 def _closed(text: str, place: Place) -> str:
-    sealed: bytes = encrypt_str(json.dumps([VERSION, *place, text]))
-    return sealed.decode("ascii")
+    return ring.seal(json.dumps([VERSION, *place, text]))
 
 
 def _opened(token: str, place: Place) -> str:
     try:
-        version, label, row, organization, text = json.loads(decrypt_str(token))
+        version, label, row, organization, text = json.loads(ring.unseal(token))
     except (InvalidToken, ValueError, TypeError):  # another key, or never sealed by us
         raise _unreadable(place) from None
     if version != VERSION or Place(label, row, organization) != place:
