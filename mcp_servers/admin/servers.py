@@ -37,11 +37,10 @@ from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import PagedAdmin, Visit
 from bonobot.tenancy.templatetags.bonobot import ago, milliseconds
 from mcp_servers import registration
-from mcp_servers.admin import pool
+from mcp_servers.admin import bulk, pool
 from mcp_servers.admin.contact import contact, report
 from mcp_servers.admin.removing import affected_by, confirm_removal
 from mcp_servers.admin.timeline import timeline
-from mcp_servers.approval import approve
 from mcp_servers.history import DAY, first_asked, reaching_into, spans_of, unasked_spans
 from mcp_servers.models import Check, Definition, Outage, Server, Unasked
 from mcp_servers.models.definitions import WAITING, DefinitionQuerySet
@@ -260,29 +259,27 @@ class ServerAdmin(PagedAdmin):
         """Discover each chosen server again."""
         self._contact(request, queryset, Check.Kind.DISCOVERY)
 
-    @action(description=_("Approve what waits"), permissions=["approve"])
-    def approve_chosen(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
-        """Approve everything that waits at the chosen servers."""
-        for server in queryset:
-            done = approve(self.principal(request), server)
-            text = _t("%(server)s: %(n)d definitions approved.")
-            messages.success(request, text % {"server": server, "n": len(done.approved)})
-            if done.held:
-                text = _t(
-                    "%(server)s: %(names)s read like orders to a model. Read and approve each."
-                )
-                names = visible(", ".join(done.held[:10]), 500)
-                messages.warning(request, text % {"server": server, "names": names})
+    @action(description=_("Approve what waits …"), permissions=["approve"])
+    def approve_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Server]
+    ) -> HttpResponseBase | None:
+        """Ask with what waits at the chosen servers; then approve just that."""
+        return bulk.approve_what_waits(self, request, list(queryset))
 
     @action(description=_("Switch on"), permissions=["change"])
     def enable_chosen(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
         """Switch the chosen servers on."""
-        self._switch(request, queryset, enabled=True)
+        chosen = list(queryset)
+        for server in chosen:
+            registration.switch(self.principal(request), server, enabled=True)
+        messages.success(request, _t("%(n)d servers are on.") % {"n": len(chosen)})
 
-    @action(description=_("Switch off"), permissions=["change"])
-    def disable_chosen(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
-        """Switch the chosen servers off; it holds on the very next call."""
-        self._switch(request, queryset, enabled=False)
+    @action(description=_("Switch off …"), permissions=["change"])
+    def disable_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Server]
+    ) -> HttpResponseBase | None:
+        """Ask with who loses them; then switch off: it holds on the very next call."""
+        return bulk.switch_off(self, request, list(queryset))
 
     @action(description=_("Remove…"), permissions=["delete"])
     def remove_chosen(
@@ -313,13 +310,6 @@ class ServerAdmin(PagedAdmin):
     def _contact(self, request: HttpRequest, queryset: QuerySet[Server], kind: str) -> None:
         actor = self.principal(request).actor
         report(request, contact(list(queryset), actor=actor, kind=kind))
-
-    def _switch(self, request: HttpRequest, queryset: QuerySet[Server], *, enabled: bool) -> None:
-        chosen = list(queryset)
-        for server in chosen:
-            registration.switch(self.principal(request), server, enabled=enabled)
-        text = _t("%(n)d servers are on.") if enabled else _t("%(n)d servers are off.")
-        messages.success(request, text % {"n": len(chosen)})
 
 
 def state_badge(server: Server) -> SafeString:

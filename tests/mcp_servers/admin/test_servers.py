@@ -1,5 +1,7 @@
 """The list of servers: what it tells, and what is done to many at once."""
 
+import re
+
 import pytest
 
 from agents.bindings import bind
@@ -98,7 +100,10 @@ def test_a_deed_is_never_done_by_a_link(acme: Organization, seat: desk.Desk) -> 
 
 def test_many_are_switched_off_and_on(acme: Organization, seat: desk.Desk) -> None:
     both = desk.web_server(acme, "one"), desk.web_server(acme, "two")
-    act(seat, "disable_chosen", *both)
+    bind(casting.administrator(acme), casting.agent(acme), both[0])
+    assert "Helper → one" in desk.words(act(seat, "disable_chosen", *both))
+    assert Server.objects.enabled().count() == 2
+    act(seat, "disable_chosen", *both, confirmed="1")
     assert not Server.objects.enabled().exists()
     act(seat, "enable_chosen", *both)
     assert Server.objects.enabled().count() == 2
@@ -122,9 +127,29 @@ def test_everything_that_waits_at_chosen_servers_is_approved(
     acme: Organization, seat: desk.Desk
 ) -> None:
     server = desk.web_server(acme)
-    desk.offer(server)
-    act(seat, "approve_chosen", server)
+    desk.offer(server, "forecast")
+    page = act(seat, "approve_chosen", server)
+    assert "forecast" in desk.words(page)
+    assert not Definition.objects.callable().exists()
+    act(seat, "approve_chosen", server, confirmed=marked(page))
     assert Definition.objects.callable().count() == 1
+
+
+def test_what_came_to_wait_meanwhile_is_asked_about_again(
+    acme: Organization, seat: desk.Desk
+) -> None:
+    server = desk.web_server(acme)
+    desk.offer(server, "forecast")
+    before = marked(act(seat, "approve_chosen", server))
+    desk.offer(server, "another")
+    page = act(seat, "approve_chosen", server, confirmed=before)
+    assert "another" in desk.words(page)
+    assert not Definition.objects.callable().exists()
+
+
+def marked(page: str) -> str:
+    """Return what a confirmation says about what it showed."""
+    return re.findall(r'name="confirmed" value="([0-9a-f]{64})"', page)[0]
 
 
 def test_an_operator_is_not_offered_to_approve(acme: Organization) -> None:
