@@ -134,6 +134,7 @@ class Site(AdminSite):
         from agents.admin.policy import own_policy
         from agents.admin.replaying import own_what_if
         from agents.admin.switching import kill_switch  # the modules there need this site
+        from bonobot.first_run_screen import addresses
 
         own = [
             path("organization/", self.admin_view(self.switch), name="switch_organization"),
@@ -143,6 +144,7 @@ class Site(AdminSite):
                 self.admin_view(own_what_if),
                 name="organization_what_if",
             ),
+            *addresses(self.admin_view),
             path("usage/", self.admin_view(usage_page), name="usage"),
             path("palette/", self.admin_view(self.palette), name="palette"),
             path("organization/halt/", self.admin_view(kill_switch), name="organization_halt"),

@@ -8,18 +8,16 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Exists, F, Q, Subquery
-from django.db.models.functions import Coalesce
+from django.db.models import Count, F, Q
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from agents.budgets import BudgetUse, uses
-from agents.models import Approval, Binding, Budget, ModelEndpoint, Session
+from agents.models import Approval, Budget, Session
 from agents.models.waiting import WaitingQuerySet
 from bonobot.activity import RANGES, Activity
-from bonobot.notices.models import Notice
-from bonobot.tenancy.models import Organization
+from bonobot.first_run import begun
 from bonobot.tenancy.principals import Principal
 from bonobot.waiting import Waiting
 from mcp_servers.history import reaching_into
@@ -31,34 +29,6 @@ from mcp_servers.outages import REAUTH
 LISTED = 8
 HOURS = 24
 BUDGETS_READ = 200
-# The way in, in order: title, what it is about, where it is done.
-STEPS = (
-    (
-        _("Connect a server"),
-        _("Choose a preset, or paste a configuration: its tools are read at once."),
-        "mcp_servers_server_presets",
-    ),
-    (
-        _("Approve its tools"),
-        _("Nothing can be called before a person has read and approved it."),
-        "mcp_servers_server_changelist",
-    ),
-    (
-        _("Add a model"),
-        _("Any OpenAI-compatible address, or the built-in offline model."),
-        "agents_modelendpoint_add",
-    ),
-    (
-        _("Make an agent and give it the server"),
-        _("Say what it is for, which servers it has and which tools it may use."),
-        "agents_agent_changelist",
-    ),
-    (
-        _("Ask it something"),
-        _("Every call it makes is decided, limited and in the audit."),
-        "agents_agent_changelist",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -112,7 +82,7 @@ def dashboard(principal: Principal, waiting: Waiting, chosen: str = "") -> dict[
         "running": waiting.sessions,
         "recent": sessions.select_related("agent").order_by("-created_at")[:LISTED],
         "spends": _spends(organization_id),
-        **_begun(organization_id),
+        "begun": begun(organization_id),
     }
 
 
@@ -211,25 +181,3 @@ def _spend(row: Budget, use: BudgetUse) -> Spend:
         reserved=use.reserved,
         url=reverse("admin:agents_budget_changelist"),
     )
-
-
-def _begun(organization_id: UUID) -> dict[str, Any]:
-    """Return what to do first, nothing once all of it is done, and how many notices failed.
-
-    One query: what is there is asked for together.
-    """
-    mine = {"organization_id": organization_id}
-    failed = Notice.objects.filter(**mine).given_up().order_by().values("organization_id")
-    [(untold, *done)] = Organization.objects.filter(pk=organization_id).values_list(
-        Coalesce(Subquery(failed.annotate(n=Count("pk")).values("n")), 0),
-        Exists(Server.objects.filter(**mine)),
-        Exists(Definition.objects.filter(**mine).exclude(pinned_digest="")),
-        Exists(ModelEndpoint.objects.filter(**mine)),
-        Exists(Binding.objects.filter(**mine)),
-        Exists(Session.objects.filter(**mine)),
-    )
-    steps = [
-        {"title": title, "about": about, "url": reverse(f"admin:{address}"), "done": is_done}
-        for (title, about, address), is_done in zip(STEPS, done, strict=True)
-    ]
-    return {"untold": untold, "steps": [] if all(done) else steps}

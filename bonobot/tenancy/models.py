@@ -94,6 +94,19 @@ class Organization(Governed):
         return set() if self._state.adding else {self.pk}
 
 
+class FirstRun(models.Model):
+    """What people said about an organization's first steps; what is done is seen from its rows."""
+
+    organization = models.OneToOneField(
+        Organization, on_delete=models.CASCADE, primary_key=True, related_name="first_run"
+    )
+    skipped = models.JSONField(default=list)  # slugs of steps
+    closed_at = models.DateTimeField(null=True)
+
+    def __str__(self) -> str:
+        return f"first run of {self.organization_id}"
+
+
 class Membership(GovernedModel):
     """A person's role in an organization."""
 

@@ -37,7 +37,7 @@ class Destination:
 
     `url` returns the address of a way to add (`form`, `presets`, `preset` with a slug,
     `paste`, `openapi`, `operations`);
-    `after` returns where to go once a server is there.
+    `after` returns where to go once a server is there, `onward` once several are.
     """
 
     title: Any
@@ -45,6 +45,7 @@ class Destination:
     url: Callable[..., str]
     after: Callable[[Server], str]
     scope_id: UUID | None = None
+    onward: Any = ""
     then: Callable[[Principal, Server], object] = lambda principal, server: None
 
     def add(self, principal: Principal, spec: ServerSpec, preset: Preset | None = None) -> Server:

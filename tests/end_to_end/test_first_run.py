@@ -1,0 +1,101 @@
+"""From an empty organization to an agent that used a tool, in a real browser, large and small."""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from bonobot.ledger.models import AuditRow
+from bonobot.tenancy.models import Membership, User
+from bonobot.tenancy.roles import Role
+from tests.agents import casting
+from tests.processes import Process
+
+pytestmark = [pytest.mark.browser, pytest.mark.worker]
+PATIENCE_MS = 60_000
+DESK = {"width": 1280, "height": 900}
+PHONE = {"width": 375, "height": 812}
+CONFIGURATION = {
+    "mcpServers": {"time": {"command": sys.executable, "args": ["-m", "mcp_server_time"]}}
+}
+
+
+@pytest.fixture
+def anna(transactional_db: None, page: Page) -> Iterator[Page]:
+    """The platform administrator's browser; an error in its console fails the test."""
+    boss = User.objects.create_superuser("anna", password="pw-for-tests")
+    Membership.objects.create(organization=casting.organization(), user=boss, role=Role.OWNER)
+    faults: list[str] = []
+    page.on("console", lambda said: faults.append(said.text) if said.type == "error" else None)
+    page.goto("/")
+    page.get_by_label("Username").fill("anna")
+    page.get_by_label("Password").fill("pw-for-tests")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("heading", name="Acme")).to_be_visible()
+    yield page
+    assert not faults
+
+
+def look(page: Page, name: str, kept: Path) -> None:
+    """Look at the page large and small: nothing is wider than a phone. Keep both pictures."""
+    for size, view in (("desk", DESK), ("phone", PHONE)):
+        page.set_viewport_size(view)
+        width = page.evaluate("document.documentElement.scrollWidth")
+        assert width <= view["width"], (name, size, width)
+        page.screenshot(path=kept / f"{name}-{size}.png", full_page=True)
+    page.set_viewport_size(DESK)
+
+
+def test_an_empty_organization_is_led_to_an_agent_that_uses_a_tool(
+    anna: Page, worker: Process, tmp_path: Path
+) -> None:
+    kept = Path(os.environ.get("TEST_SCREENSHOTS") or tmp_path)
+    anna.get_by_role("link", name="Go on: Connect a server").click()
+    anna.locator("textarea[name=text]").fill(json.dumps(CONFIGURATION))
+    look(anna, "connect", kept)
+    anna.get_by_role("button", name="Preview").click()
+    anna.get_by_role("button", name="Add and connect what is ticked").click()
+    expect(anna.locator("body")).to_contain_text("2 wait for approval", timeout=PATIENCE_MS)
+    anna.get_by_role("link", name="Go on", exact=True).click()
+
+    panel = anna.locator("[data-server=time]")
+    panel.locator("summary", has_text="get_current_time").click()
+    expect(panel).to_contain_text("IANA timezone")
+    look(anna, "approve", kept)
+    panel.get_by_role("button", name="Approve these 2").click()
+    expect(anna.locator("body")).to_contain_text("Nothing waits")
+    anna.get_by_role("link", name="Next: Add a model").click()
+
+    anna.get_by_role("textbox", name="Name").fill("Nobody's")
+    anna.get_by_role("textbox", name="Address").fill("http://127.0.0.1:9/v1")
+    anna.get_by_role("textbox", name="Model").fill("m")
+    anna.get_by_label("Allow a private").check()
+    anna.get_by_role("button", name="Save and test").click()
+    expect(anna.locator("body")).to_contain_text("model_unreachable", timeout=PATIENCE_MS)
+    look(anna, "model-failed", kept)
+    anna.get_by_role("button", name="Use the offline model").click()
+    expect(anna.locator("body")).to_contain_text("It answered in", timeout=PATIENCE_MS)
+    anna.get_by_role("link", name=re.compile("Next: Make an agent")).click()
+
+    anna.get_by_role("textbox", name="Name").fill("Clock")
+    anna.get_by_role("combobox", name="Model").select_option(label="Offline")
+    look(anna, "agent", kept)
+    anna.get_by_role("button", name="Make the agent").click()
+    anna.get_by_label("Message").fill('/mcp_time_get_current_time {"timezone": "UTC"}')
+    look(anna, "ask", kept)
+    anna.get_by_role("button", name="Run").click()
+    expect(anna.locator("[data-part=state]")).to_contain_text("done", timeout=PATIENCE_MS)
+    assert AuditRow.objects.get(tool_name="get_current_time").outcome == "ok"
+
+    anna.goto("/admin/")
+    expect(anna.locator("body")).not_to_contain_text("First steps")
+    look(anna, "dashboard", kept)
+    anna.set_viewport_size(PHONE)
+    expect(anna.get_by_role("heading", name="Busiest tools")).to_be_visible()
+    anna.goto("/admin/first-run/")
+    expect(anna.locator("body")).to_contain_text("All set")
