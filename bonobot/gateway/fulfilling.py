@@ -7,6 +7,7 @@ in its row, so any process tells of it.
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -116,6 +117,7 @@ class Fulfilling:
             server_id=None if place.kind == "agent" else server_id,
             call_id=row.call_id,
             client=said["client"],
+            may_send=partial(runtime().orm, promises.beat, row),
             host=host,
             relay=Relay(
                 meta=said["meta"],

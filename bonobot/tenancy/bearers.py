@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeGuard
 from uuid import UUID, uuid5
 
 import jwt
@@ -98,13 +98,13 @@ async def read(text: str) -> Bearer:
 def principal_for(issuer: Issuer, claims: Mapping[str, Any]) -> Principal:
     """Return who a token's checked claims stand for; raises `BadToken`."""
     subject = claim(claims, issuer.subject_claim)
-    if not isinstance(subject, str) or not subject or len(subject) > LONGEST_SUBJECT:
+    if not _plain(subject, LONGEST_SUBJECT):
         raise _refused(issuer, f"it has no subject in {issuer.subject_claim!r}")
     role = role_of(issuer, claims)
     if role is None:
         raise _refused(issuer, "nothing in it gives a role")
     label = claim(claims, issuer.label_claim) if issuer.label_claim else None
-    name = label if isinstance(label, str) and label.strip() else subject
+    name = label if _plain(label, LONGEST) else subject
     number = uuid5(issuer.pk, subject)
     return Principal(
         kind="token",
@@ -148,6 +148,11 @@ def claim(claims: Mapping[str, Any], name: str) -> Any:
     return found
 
 
+def _plain(value: Any, most: int) -> TypeGuard[str]:
+    """Tell whether a value is a text with something in it, and nothing that can't be stored."""
+    return isinstance(value, str) and 0 < len(value) <= most and value.isprintable()
+
+
 def texts(value: Any) -> tuple[str, ...]:
     """Return what a claim holds as texts: one, or the texts of a list."""
     values = value if isinstance(value, list) else [value]
@@ -169,7 +174,7 @@ def _said(text: str) -> _Said | None:
     named = kid is None or (isinstance(kid, str) and 0 < len(kid) <= LONGEST_KID)
     # What has to be understood (`crit`), or is no text at all (`b64`), isn't.
     plain = "crit" not in header and "b64" not in header and isinstance(kind, str)
-    if not (known and named and plain and isinstance(issuer, str) and issuer):
+    if not (known and named and plain and _plain(issuer, LONGEST)):
         return None
     return _Said(issuer, algorithm, kid, kind.lower())
 

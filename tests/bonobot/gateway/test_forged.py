@@ -78,6 +78,10 @@ ATTACKS: dict[str, Any] = {
     "issued in the future": lambda it: it.token(HERE, iat=int(time.time()) + 120),
     "without the time of issue": lambda it: it.token(HERE, iat=None),
     "without a subject": lambda it: it.token(HERE, sub=None),
+    "a subject that can't be stored": lambda it: it.token(HERE, sub="a\x00\ud800"),
+    "a subject of nothing": lambda it: it.token(HERE, sub=""),
+    "an issuer that can't be stored": lambda it: it.token(HERE, iss="https://a\x00"),
+    "an issuer of half a character": lambda it: unsigned(HEADER, {"iss": "\ud800"}, b"x"),
     "an identity token": lambda it: it.token(HERE, headers={"typ": "JWT"}),
     "of no type": lambda it: it.token(HERE, headers={"typ": None}),
     "a path as the key's id": lambda it: it.token(

@@ -229,6 +229,18 @@ def test_a_call_that_never_went_out_is_made_by_another_process(
     assert not promises.finish(row, Promise.State.DONE, {"result": {}})
 
 
+def test_a_process_that_was_thought_dead_sends_nothing(
+    number: str, wire: Wire, say: Say, effects: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say("approve")
+    # Another process has taken the call by the time that this one is about to send it.
+    monkeypatch.setattr(promises, "beat", lambda row: False)
+    look(wire, number)
+    refused = AuditRow.objects.filter(event_type="call").exclude(decision="ask")
+    eventually(lambda: refused.filter(closed_seq__isnull=False).exists(), what="the call's end")
+    assert not effects.read_text()
+
+
 def test_a_call_that_went_out_is_not_made_again(
     number: str, wire: Wire, say: Say, effects: Any
 ) -> None:
