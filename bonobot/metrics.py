@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from django.conf import settings
-from django.db import DatabaseError, close_old_connections
+from django.db import DatabaseError
 from django.db.models import Count, Min, Q, QuerySet
 from django.utils import timezone
 from prometheus_client import Info
@@ -101,8 +101,6 @@ class Rows(Collector):
         except DatabaseError:
             up.add_metric((), 0)
             return [up]
-        finally:
-            close_old_connections()
         up.add_metric((), 1)
         return [up, *found]
 

@@ -73,7 +73,10 @@ class Probes:
         return way(headers, parts.query, client)
 
     def _metrics(self, headers: Mapping[str, str], query: str, client: str) -> Answer:
-        return metrics.answer(headers.get("Authorization", ""), client)
+        try:
+            return metrics.answer(headers.get("Authorization", ""), client)
+        finally:
+            close_old_connections()
 
     def _healthz(self, headers: Mapping[str, str], query: str, client: str) -> Answer:
         age = self._age_s()

@@ -1,0 +1,46 @@
+"""`bonobot backup`: the database, workspaces and the audit's heads, while everything runs."""
+
+import json
+import sys
+from argparse import ArgumentParser
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand
+
+from bonobot import backups
+from bonobot.cli.group import Cli
+from bonobot.lib.problems import Problem
+
+
+class Command(BaseCommand):
+    help = "Save the database and what lies beside it into a folder; never the keys."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new or empty one")
+        parser.add_argument(
+            "--database-only", action="store_true", help="leave workspaces and heads out"
+        )
+        parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+    def handle(self, **options: Any) -> None:
+        """Save; a problem is shown and becomes exit status 1."""
+        out, err = self.stdout._out, self.stderr._out
+        cli = Cli(org=None, as_json=options["json"], stdout=out, stderr=err)
+        try:
+            made = backups.save(
+                options["folder"],
+                database=settings.DATABASES["default"],
+                var=Path(settings.BONOBOT_VAR),
+                workspaces=not options["database_only"],
+            )
+        except Problem as problem:
+            cli.show_problem(problem)
+            sys.exit(1)
+        if options["json"]:
+            self.stdout.write(json.dumps(asdict(made), indent=2))
+        cli.say(f"Saved {', '.join(made.files)} in {options['folder']}.")
+        cli.say("The keys are not in it: keep a copy of them elsewhere.")

@@ -1,0 +1,56 @@
+"""`bonobot restore`: put a backup back, with every process stopped."""
+
+import json
+import sys
+from argparse import ArgumentParser
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand
+from django.db import connections
+
+from bonobot import backups, readiness
+from bonobot.cli.group import Cli
+from bonobot.lib.problems import Conflict, Problem
+
+
+class Command(BaseCommand):
+    help = "Put a backup back; stop every process first. What was there is replaced."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("folder", type=Path, metavar="FOLDER", help="what `backup` wrote")
+        parser.add_argument("--yes", action="store_true", help="don't ask first")
+        parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+    def handle(self, **options: Any) -> None:
+        """Restore; a problem is shown and becomes exit status 1."""
+        out, err = self.stdout._out, self.stderr._out
+        cli = Cli(org=None, as_json=options["json"], stdout=out, stderr=err)
+        try:
+            self.put_back(cli, options)
+        except Problem as problem:
+            cli.show_problem(problem)
+            sys.exit(1)
+
+    def put_back(self, cli: Cli, options: dict[str, Any]) -> None:
+        """Ask, restore, migrate, and try the keys; raises `Problem`."""
+        found = backups.read(options["folder"])
+        question = f"Replace everything with what was saved at {found.made_at}?"
+        if not options["yes"] and not cli.confirm(question):
+            remedy = "Stop every process and confirm it with --yes."
+            detail = "Nothing was replaced."
+            raise Conflict(detail, code="not_confirmed", field="--yes", remedy=remedy)
+        connections.close_all()
+        database = settings.DATABASES["default"]
+        backups.restore(options["folder"], database=database, var=Path(settings.BONOBOT_VAR))
+        call_command("migrate", interactive=False, verbosity=0)
+        unopened = list(readiness.unopened())
+        if options["json"]:
+            self.stdout.write(json.dumps(asdict(found) | {"unopened": unopened}, indent=2))
+        cli.say(f"What was saved at {found.made_at} is back. Look: bonobot audit verify")
+        if unopened:
+            cli.say(f"Other keys made {', '.join(unopened)}: restore these as well.")

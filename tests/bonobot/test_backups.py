@@ -1,0 +1,155 @@
+"""A backup, put back elsewhere, is what it was; the keys stay apart."""
+
+import json
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as used
+from django.db import connection
+from pytest_django import Settings
+
+from agents.models import ModelEndpoint
+from bonobot import backups
+from bonobot.lib.problems import Conflict, Invalid, Unavailable
+from bonobot.tenancy.models import Organization
+from tests.processes import environment
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SECRET = "sk-very-secret-123"
+
+
+@pytest.fixture
+def var(tmp_path: Path, settings: Settings) -> Path:
+    """A folder of data with a workspace, heads and keys."""
+    folder = tmp_path / "var"
+    for name in ("workspaces/acme/a.txt", "audit-heads/2026-11.jsonl", "keys/field_keys"):
+        path = folder / name
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{name}\n", encoding="utf-8")
+    (folder / "workspaces" / "acme" / "link").symlink_to("/etc/passwd")
+    settings.BONOBOT_AUDIT_HEADS = folder / "audit-heads"
+    return folder
+
+
+@pytest.fixture
+def acme() -> Organization:
+    found = Organization.objects.create(name="Acme", slug="acme")
+    ModelEndpoint.objects.create(organization=found, name="m", slug="m", model="m", api_key=SECRET)
+    return found
+
+
+def database() -> dict[str, Any]:
+    return {**used.DATABASES["default"], **connection.settings_dict}
+
+
+def save(folder: Path, var: Path) -> backups.Manifest:
+    return backups.save(folder, database=database(), var=var)
+
+
+def sqlite_only() -> None:
+    if connection.vendor != "sqlite":
+        pytest.skip("of SQLite")
+
+
+def test_a_backup_holds_the_database_and_folders_and_no_key(
+    tmp_path: Path, var: Path, acme: Organization
+) -> None:
+    made = save(tmp_path / "saved", var)
+    assert made.migrations > 50
+    names = sorted(path.name for path in (tmp_path / "saved").iterdir())
+    kind = "database.sqlite3" if made.vendor == "sqlite" else "database.pgdump"
+    assert names == ["audit-heads.tar.gz", kind, "manifest.json", "workspaces.tar.gz"]
+    for path in (tmp_path / "saved").iterdir():
+        assert path.stat().st_mode & 0o077 == 0
+        assert SECRET.encode() not in path.read_bytes()
+    assert backups.read(tmp_path / "saved") == made
+
+
+def test_it_is_put_back_as_it_was_and_opens_with_the_keys(
+    tmp_path: Path, var: Path, acme: Organization
+) -> None:
+    sqlite_only()
+    save(tmp_path / "saved", var)
+    target = tmp_path / "elsewhere.sqlite3"
+    target.write_bytes(b"what was there")
+    (var / "workspaces" / "acme" / "a.txt").write_text("changed", encoding="utf-8")
+    url = f"sqlite:///{target}"
+    env = environment({"DATABASE_URL": url, "BONOBOT_AUDIT_HEADS": str(var / "audit-heads")})
+    ended = subprocess.run(
+        [sys.executable, "-m", "bonobot", "restore", tmp_path / "saved", "--yes", "--json"],
+        capture_output=True,
+        check=False,
+        env=env,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["unopened"] == []
+    with closing(sqlite3.connect(target)) as link:
+        assert link.execute("SELECT slug FROM tenancy_organization").fetchall() == [("acme",)]
+    assert (tmp_path / "elsewhere.sqlite3.before-restore").read_bytes() == b"what was there"
+
+
+def test_workspaces_come_back_without_links_that_lead_out(
+    tmp_path: Path, var: Path, acme: Organization
+) -> None:
+    sqlite_only()
+    save(tmp_path / "saved", var)
+    file = var / "workspaces" / "acme" / "a.txt"
+    file.write_text("changed", encoding="utf-8")
+    target = {**database(), "NAME": tmp_path / "elsewhere.sqlite3"}
+    backups.restore(tmp_path / "saved", database=target, var=var)
+    assert file.read_text(encoding="utf-8") == "workspaces/acme/a.txt\n"
+    assert sorted(path.name for path in file.parent.iterdir()) == ["a.txt"]
+    kept = var / "workspaces.before-restore" / "acme" / "a.txt"
+    assert kept.read_text(encoding="utf-8") == "changed"
+
+
+def test_a_changed_file_is_not_put_back(tmp_path: Path, var: Path, acme: Organization) -> None:
+    save(tmp_path / "saved", var)
+    with (tmp_path / "saved" / "workspaces.tar.gz").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(Invalid, match=r"workspaces\.tar\.gz"):
+        backups.restore(tmp_path / "saved", database=database(), var=var)
+    with pytest.raises(Invalid):
+        backups.read(tmp_path)
+
+
+def test_no_backup_is_written_over(tmp_path: Path, var: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Conflict) as caught:
+        save(tmp_path, var)
+    assert caught.value.code == "folder_not_empty"
+
+
+def test_a_program_that_is_missing_is_told(
+    tmp_path: Path, var: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unavailable) as caught:
+        backups._run("pg_dump", {"NAME": "x"})
+    assert caught.value.code == "program_missing"
+
+
+@pytest.mark.postgres
+def test_postgresql_is_put_back_into_another_database(
+    tmp_path: Path, var: Path, acme: Organization
+) -> None:
+    made = save(tmp_path / "saved", var)
+    other = f"{connection.settings_dict['NAME']}_restored"
+    with connection.cursor() as cursor:
+        cursor.execute(f'DROP DATABASE IF EXISTS "{other}"')
+        cursor.execute(f'CREATE DATABASE "{other}"')
+    try:
+        target = {**database(), "NAME": other}
+        assert backups.restore(tmp_path / "saved", database=target, var=var) == made
+        backups.restore(tmp_path / "saved", database=target, var=var)
+        backups._run("psql", target, "--command=SELECT 1 / count(*) FROM tenancy_organization")
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f'DROP DATABASE "{other}"')
