@@ -8,7 +8,7 @@ tenant's endpoint never works with the host's own credentials.
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import httpx2
@@ -21,6 +21,7 @@ from botocore.configprovider import (
     ConstantProvider,
 )
 from botocore.credentials import Credentials
+from botocore.loaders import Loader, create_loader
 from botocore.session import Session
 from botocore.tokens import FrozenAuthToken
 
@@ -107,6 +108,7 @@ class _OfEndpoint(Session):
         defaults |= {"s3": None, "proxies_config": None}
         mapping = {name: ConstantProvider(value) for name, value in defaults.items()}
         self.register_component("config_store", ConfigValueStore(mapping=mapping))
+        self.register_component("data_loader", _descriptions())
 
     @property
     def full_config(self) -> dict[str, Any]:
@@ -122,6 +124,12 @@ class _OfEndpoint(Session):
         """Return the endpoint's own Bedrock key."""
         found = self._endpoint
         return None if found.access_key_id else FrozenAuthToken(found.api_key or "none")
+
+
+@cache
+def _descriptions() -> Loader:
+    """Return what reads Amazon's descriptions of its services, each once for all clients."""
+    return create_loader()
 
 
 def bedrock_client(endpoint: Endpoint, session: GuardedSession) -> BaseClient:

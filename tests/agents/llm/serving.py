@@ -150,25 +150,24 @@ async def serve(fake: Fake) -> AsyncIterator[Fake]:
     """Serve a provider on a free port; its `url` is the base URL to give to an endpoint."""
     app = Starlette(routes=[Route("/{path:path}", fake.answer, methods=["POST"])])
     config = uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, lifespan="off")
+    config.load()
     server = uvicorn.Server(config)
-    started = asyncio.Event()
-    startup = server.startup
-
-    async def starting(sockets: Any = None) -> None:
-        await startup(sockets)
-        started.set()
-
-    server.startup = starting  # type: ignore[method-assign]
-    async with asyncio.timeout(30):
-        task = asyncio.create_task(server._serve(), name="fake provider")
-        await started.wait()
+    server.lifespan = config.lifespan_class(config)
+    # Without uvicorn's main loop, which looks every 0.1 s whether it is to end.
+    await server.startup()
     port = server.servers[0].sockets[0].getsockname()[1]
     fake.url = f"http://127.0.0.1:{port}{fake.base}"
     try:
         yield fake
     finally:
-        server.should_exit = True
-        await task
+        for listening in server.servers:
+            listening.close()
+        for connection in list(server.server_state.connections):
+            connection.shutdown()
+        answering = list(server.server_state.tasks)
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
 
 
 def whole(answer: Any) -> Served:
