@@ -235,9 +235,9 @@ def test_a_process_that_was_thought_dead_sends_nothing(
     say("approve")
     # Another process has taken the call by the time that this one is about to send it.
     monkeypatch.setattr(promises, "beat", lambda row: False)
-    look(wire, number)
-    refused = AuditRow.objects.filter(event_type="call").exclude(decision="ask")
-    eventually(lambda: refused.filter(closed_seq__isnull=False).exists(), what="the call's end")
+    done = over(wire, number)
+    call = AuditRow.objects.get(pk=Promise.objects.get().call_id)
+    assert (code(done), call.code) == ("superseded", "superseded")
     assert not effects.read_text()
 
 
