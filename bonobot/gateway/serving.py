@@ -102,7 +102,7 @@ class Serving:
                 who = await who.current()
             inbound = self.clients.inbound(ctx, who, modern=modern)
             with tracing.span(
-                ctx.method, kind="server", carrier=inbound.meta, mcp__method__name=ctx.method
+                ctx.method, kind="server", carrier=inbound.own_meta, mcp__method__name=ctx.method
             ):
                 return self._stamped(inbound, await handler(inbound))
         except Problem as problem:  # what is here may be gone since its address was looked up

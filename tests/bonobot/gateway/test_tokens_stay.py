@@ -37,6 +37,7 @@ from tests.bonobot.gateway.upstream import ABLE, Json, Upstream, give
 from tests.parts import ROOT
 from tests.servers import raw_http
 from tests.servers.raw_http import Asked, RawHttp
+from tests.traces import collected
 
 __all__ = ["at_work", "runner", "take"]
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -122,6 +123,7 @@ def meta(token: str) -> Json:
     return {
         f"{META}clientInfo": {"name": token, "version": token},
         "traceparent": TRACE,
+        "tracestate": f"vendor={token}",
         "baggage": f"token={token}",
         "authorization": f"Bearer {token}",
         "example.com/basic": b64encode(f"me:{token}".encode()).decode(),
@@ -174,7 +176,7 @@ def test_servers_of_both_eras_get_no_byte_of_it(
     new, old = upstream("anew", tapes), upstream("bygone", tapes, old=True)
     for one in (new, old):
         give(one, acme, helper)
-    with caplog.at_level(logging.DEBUG):
+    with caplog.at_level(logging.DEBUG), collected() as spans:
         for one in (new, old):
             replies = calls(wire, token, AGENT, one.mark)
             assert replies[0].result["content"], replies[0]
@@ -182,7 +184,7 @@ def test_servers_of_both_eras_get_no_byte_of_it(
             assert not holds(one.http.tape, sought)
             assert b"tools/call" in one.http.tape
             # What isn't the token goes on.
-            assert TRACE.encode() in one.http.tape
+            assert TRACE[:35].encode() in one.http.tape
             assert b"as it is" in one.http.tape
         begun = {"name": "mcp_anew_work", "arguments": {}}
         more = {"token": token, "meta": meta(token), "capabilities": ABLE, **headers(token)}
@@ -190,6 +192,9 @@ def test_servers_of_both_eras_get_no_byte_of_it(
         for method in ("tasks/get", "tasks/update", "tasks/cancel"):
             about = {"taskId": task, "inputResponses": {}}
             assert wire.modern(AGENT, method, about, **more, Mcp_Name=task).result
+        traced = [span.to_json() + repr(span.context) for span in spans.get_finished_spans()]
+        assert traced
+        assert not holds(traced, sought)
         assert b"tasks/cancel" in new.http.tape
         assert not holds(new.http.tape, sought)
     assert not holds(caplog.text, sought)
