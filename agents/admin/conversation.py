@@ -11,7 +11,9 @@ from uuid import UUID
 from django.db.models import Max
 from django.utils import timezone
 
+from agents.admin.questions import LEGS
 from agents.approvals import is_own
+from agents.evidence import labels_of
 from agents.models import Approval, Inbox, Session, Step
 from agents.sessions.branches import was_replaced
 from agents.sessions.events import RESTING
@@ -58,6 +60,12 @@ class Line:
     def arguments(self) -> Any:
         """Return a call's arguments."""
         return self.step.payload.get("arguments")
+
+    @property
+    def labels(self) -> tuple[Any, ...]:
+        """Return what the call's labels say to people: what it brought in, or sent out."""
+        named = labels_of(self.audit) if self.audit else ()
+        return tuple(LEGS[name] for name in sorted(named) if name in LEGS)
 
     @property
     def result(self) -> Any:

@@ -1,0 +1,49 @@
+"""A session's calls tell what they cost, what they carried and what was decided."""
+
+import pytest
+
+from agents.models import Agent, Step
+from bonobot.ledger.entries import Admission, Settlement
+from bonobot.ledger.writer import writer
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from tests import desk
+from tests.agents import casting
+from tests.bonobot.ledger.cast import opening_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+WAIT_S = 30.0
+
+
+def test_cost_labels_and_decision_stand_at_the_call_and_in_the_timeline(
+    acme: Organization, helper: Agent
+) -> None:
+    session = casting.rested_session(helper)
+    opening = opening_of(
+        acme.pk, agent_id=helper.pk, session_id=session.pk, details={"labels": ["private_data"]}
+    )
+    writer().admit(Admission(opening)).result(WAIT_S)
+    settlement = Settlement(
+        call_id=opening.call_id,
+        organization_id=acme.pk,
+        outcome="ok",
+        duration_ms=5,
+        cost_microusd=2_500_000,
+    )
+    writer().settle(settlement).result(WAIT_S)
+    writer().close()
+    session.steps.create(
+        seq=9,
+        kind=Step.Kind.CALL,
+        state=Step.State.DONE,
+        turn=1,
+        call_id=opening.call_id,
+        payload={"name": "mcp_time_now", "text": "noon"},
+    )
+    owner = desk.sit(acme, Role.OWNER)
+    for page in ("agents_session_change", "agents_session_timeline"):
+        text = desk.words(owner.get(page, session.pk))
+        assert "$2.50" in text, page
+        assert "private data" in text, page
+        assert "allow" in text, page
