@@ -468,6 +468,8 @@
     all("[data-countdown]").forEach(remaining);
     all("[data-toggles-replaced]").forEach(folding);
     for (const place of all("[data-live]")) if (place.dataset.rests !== "true") living(place);
+    // On a phone the tab that is open may lie outside of the row.
+    document.querySelector(".bb-tab[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
     document.querySelector("[data-bottom]")?.scrollIntoView({ block: "end" });
   });
 })();
