@@ -104,7 +104,7 @@ def test_every_number_and_every_bar_leads_to_the_rows_that_it_counts(chosen: str
 
 
 def listed(seat: desk.Desk, address: str) -> int:
-    [found] = re.findall(r"(\d+) audit rows?\b", desk.words(seat.open(address)))[:1]
+    [found] = re.findall(r"(\d+) rows? of the audit\b", desk.words(seat.open(address)))[:1]
     return int(found)
 
 
