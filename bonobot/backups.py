@@ -63,9 +63,14 @@ def save(folder: Path, *, database: Database, var: Path, workspaces: bool = True
         heads = Path(settings.BONOBOT_AUDIT_HEADS)
         for archive, where in FOLDERS.items():
             _pack(heads if where == "audit-heads" else var / where, folder / archive, where)
+    return describe(folder, vendor="sqlite" if is_sqlite(database) else "postgresql")
+
+
+def describe(folder: Path, *, vendor: str = "") -> Manifest:
+    """Write the manifest of what lies in a folder, for its owner alone; no vendor: no backup."""
     made = Manifest(
         version=__version__,
-        vendor="sqlite" if is_sqlite(database) else "postgresql",
+        vendor=vendor,
         made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         migrations=MigrationRecorder.Migration.objects.count(),
         files={path.name: digest(path) for path in sorted(folder.iterdir())},

@@ -4,6 +4,7 @@ import argparse
 from typing import Any
 
 from agents.halting import Reach, halt, reach_of, resume
+from bonobot.cli import leaving
 from bonobot.cli.group import Cli, Verb, table
 from bonobot.lib.problems import Invalid
 from bonobot.tenancy.members import save_organization
@@ -132,6 +133,23 @@ VERBS = (
         _halt,
         _halt_arguments,
         ("org halt", 'org halt --yes --reason "leaked credential" --org acme'),
+    ),
+    Verb(
+        "export",
+        "Write everything of the organization into a folder.",
+        leaving.export,
+        leaving.export_arguments,
+        ("org export acme-2026-11-22 --org acme",),
+    ),
+    Verb(
+        "delete",
+        "Remove the organization with all that is its own.",
+        leaving.delete,
+        leaving.delete_arguments,
+        (
+            "org delete --org acme --dry-run",
+            "org delete --org acme --confirm acme --export acme-2026-11-22",
+        ),
     ),
     Verb("resume", "Let a halted organization go on.", _resume, examples=("org resume",)),
 )

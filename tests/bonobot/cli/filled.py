@@ -169,6 +169,8 @@ CALLS: Mapping[str, Call] = {
     "keys drop": Call(("--now",), NOBODY, "whole_installation"),
     "keys rotate": Call(("--yes", "--wait", "0"), NOBODY, "whole_installation"),
     "keys status": Call((), NOBODY, "whole_installation", reads=True),
+    "org delete": Call(("--dry-run",), (*NOBODY, "--dry-run"), reads=True),
+    "org export": Call(("left-#",), ("left", *NOBODY)),
     "org halt": Call(("--yes",), NOBODY),
     "org resume": Call((), NOBODY),
     "org set": Call(("--approval-hours", "8"), (*NOBODY, "--approval-hours", "8")),

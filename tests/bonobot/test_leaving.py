@@ -1,0 +1,107 @@
+"""An organization that leaves takes everything along, and nothing of another one."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from django.apps import apps
+from pytest_django import Settings
+
+from agents.models import Inbox, ModelEndpoint, Session
+from agents.registration import AgentSpec, add_agent
+from bonobot import backups
+from bonobot.ledger.exporting import read
+from bonobot.ledger.forgetting import rows_of
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.verify import verify, verify_exported
+from bonobot.lib.problems import Forbidden
+from bonobot.portability import leaving
+from bonobot.tenancy.members import save_organization
+from bonobot.tenancy.models import Membership, Organization, User
+from bonobot.tenancy.principals import Principal, cli_principal
+from bonobot.tenancy.roles import Role
+
+pytestmark = pytest.mark.django_db(transaction=True)
+SECRET = "sk-very-secret-123"
+
+
+def filled(slug: str) -> Organization:
+    found = Organization.objects.create(name=slug.title(), slug=slug)
+    user = User.objects.create_user(f"ana-{slug}", password="x")
+    Membership.objects.create(organization=found, user=user, role=Role.OWNER)
+    second = ModelEndpoint.objects.create(
+        organization=found, name="b", slug="b", model="m", api_key=SECRET
+    )
+    first = ModelEndpoint.objects.create(
+        organization=found, name="a", slug="a", model="m", fallback=second
+    )
+    spec = AgentSpec(name="A", slug="a", model_endpoint=first)
+    agent = add_agent(cli_principal(found), spec)
+    who = {"started_by_kind": "user", "started_by_id": "1", "started_by": "x"}
+    session = Session.objects.create(organization=found, agent=agent, status="done", **who)
+    said = {"actor_kind": "user", "actor_id": "1", "actor": "x"}
+    Inbox.objects.create(session=session, kind="message", payload={"text": slug}, **said)
+    save_organization(cli_principal(found), found, adding=False)
+    return found
+
+
+@pytest.fixture
+def var(tmp_path: Path, settings: Settings) -> Path:
+    settings.BONOBOT_VAR = tmp_path / "var"
+    for slug in ("acme", "other"):
+        folder = tmp_path / "var" / "workspaces" / slug
+        folder.mkdir(parents=True)
+        (folder / "a.txt").write_text(slug, encoding="utf-8")
+    return tmp_path / "var"
+
+
+def test_an_export_holds_everything_but_secrets_and_others(tmp_path: Path, var: Path) -> None:
+    acme, _ = filled("acme"), filled("other")
+    folder = tmp_path / "left"
+    found = leaving.export(cli_principal(acme), acme, folder)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("audit.jsonl", "configuration.yaml", "manifest.json", "people.jsonl", "rows.jsonl"),
+        "workspaces.tar.gz",
+    ]
+    lines = (folder / "rows.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert len(rows) == found.rows
+    assert {"agents.agent", "agents.session", "agents.inbox"} <= {row["model"] for row in rows}
+    for path in folder.glob("*.*l"):
+        assert SECRET not in path.read_text(encoding="utf-8")
+        assert "ana-other" not in path.read_text(encoding="utf-8")
+    audit = (folder / "audit.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(json.loads(audit[-1])["opened"])["action"] == "organization_exported"
+    assert verify_exported(read(audit)).ok
+    backups.read(folder)
+
+
+def test_a_deletion_leaves_nothing_but_the_export_and_the_others(tmp_path: Path, var: Path) -> None:
+    acme, other = filled("acme"), filled("other")
+    number, before = acme.pk, leaving.measure(other)
+    folder = tmp_path / "left"
+    leaving.delete(cli_principal(acme), acme, folder)
+    assert not Organization.objects.filter(pk=number).exists()
+    for model in apps.get_models():
+        if any(field.attname == "organization_id" for field in model._meta.local_fields):
+            assert not model._base_manager.filter(organization_id=number).exists(), model
+    assert not any(rows.exists() for rows in rows_of(number))
+    assert Inbox.objects.count() == 1
+    assert sorted(path.name for path in (var / "workspaces").iterdir()) == ["other"]
+    assert leaving.measure(other) == before
+    assert verify(other.pk).ok
+    audit = (folder / "audit.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(json.loads(audit[-1])["opened"])["action"] == "organization_deleted"
+    assert User.objects.filter(username="ana-acme").exists()
+
+
+def test_only_a_platform_administrator_may(tmp_path: Path, var: Path) -> None:
+    acme = filled("acme")
+    principal: Principal = replace(cli_principal(acme), platform_admin=False)
+    with pytest.raises(Forbidden):
+        leaving.delete(principal, acme, None)
+    with pytest.raises(Forbidden):
+        leaving.export(principal, acme, tmp_path / "left")
+    assert not AuditRow.objects.filter(action="organization_deleted").exists()
+    assert not (tmp_path / "left").exists()
