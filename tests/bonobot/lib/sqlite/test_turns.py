@@ -117,7 +117,8 @@ def test_a_transaction_waits_for_its_turn_as_long_as_for_the_lock(
 
 def test_a_transaction_that_cannot_begin_keeps_no_turn(database: DatabaseWrapper) -> None:
     other = DatabaseWrapper(database.settings_dict, "other")
-    database.settings_dict["OPTIONS"]["timeout"] = 0.05
+    with database.cursor() as cursor:
+        cursor.execute("PRAGMA busy_timeout = 50")
     with other.cursor() as cursor:
         cursor.execute("BEGIN IMMEDIATE")  # as another process would
     with pytest.raises(OperationalError, match="locked"):
