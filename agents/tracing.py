@@ -10,6 +10,8 @@ from bonobot.lib import tracing
 
 def traced(request: Request) -> AbstractContextManager[Span | None]:
     """Return the span of a call, from the door on."""
+    if not tracing.is_on():
+        return tracing.NOTHING
     return tracing.span(
         f"execute_tool {request.tool}" if request.method == "tools/call" else request.method,
         gen_ai__operation__name="execute_tool",

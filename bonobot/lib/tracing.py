@@ -22,7 +22,7 @@ CARRIED = ("traceparent", "tracestate")
 
 _KINDS = {"internal": SpanKind.INTERNAL, "server": SpanKind.SERVER, "client": SpanKind.CLIENT}
 _PROPAGATOR = TraceContextTextMapPropagator()
-_NOTHING: AbstractContextManager[Span | None] = nullcontext()
+NOTHING: AbstractContextManager[Span | None] = nullcontext()
 
 
 class _State:
@@ -56,6 +56,11 @@ def use(provider: trace.TracerProvider | None) -> None:
     _State.tracer = provider.get_tracer("bonobot") if provider else None
 
 
+def is_on() -> bool:
+    """Tell whether anything is traced, for those who would have to work for their attributes."""
+    return _State.tracer is not None
+
+
 def span(
     name: str,
     *,
@@ -70,7 +75,7 @@ def span(
     """
     tracer = _State.tracer
     if tracer is None:
-        return _NOTHING
+        return NOTHING
     return _traced(tracer, name, kind, carrier, attributes)
 
 

@@ -329,6 +329,8 @@ def upstream_span(
     endpoint: Endpoint, method: str, params: Mapping[str, Any]
 ) -> AbstractContextManager[object]:
     """Return the span of one request to a server."""
+    if not tracing.is_on():
+        return tracing.NOTHING
     name = params.get("name")
     return tracing.span(
         f"{method} {name}" if name else method,
