@@ -39,7 +39,7 @@ CLOCKS_APART_S = 2.0
 # The least that shares a database: two of web, two workers and beat.
 PROCESSES = 5
 BOXES: tuple[Kind, ...] = ("namespaces", "bubblewrap")
-START_BEAT = "Start exactly one: `bonobot up`, or `celery --app bonobot beat`."
+START_BEAT = "Start exactly one: `bonobot up`, or `bonobot beat`."
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def broker() -> Iterator[Finding]:
         return
     yield Finding("broker", "ok", name)
     if not workers:
-        fix = "Start one: `bonobot up`, or `celery --app bonobot worker --pool threads`."
+        fix = "Start one: `bonobot up`, or `bonobot worker`."
         yield Finding("worker", "failed", "no worker answers", fix)
         return
     yield Finding("worker", "ok", ", ".join(sorted(workers)))

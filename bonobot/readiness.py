@@ -89,7 +89,9 @@ class Report:
 def measure() -> Report:
     """Look at everything, in a thread that may use the database."""
     try:
-        parts = [*_database(), _keys(), _broker(), _beat(), _worker(), _loop()]
+        parts = [*_database(), _broker(), _loop()]
+        if all(part.state == "ok" for part in parts[:2]):  # else the rows can't be read
+            parts[2:2] = [_keys(), _beat(), _worker()]
     except DatabaseError:
         parts = [Part("database", "failed", "the database doesn't answer"), _broker(), _loop()]
     return Report(tuple(parts), time.monotonic())
