@@ -10,7 +10,7 @@ from agents.bindings import bind
 from agents.models import Agent, ModelEndpoint
 from agents.registration import AgentSpec, EndpointSpec, add_agent, save_endpoint
 from agents.tool_policies import PolicyText, set_policy
-from bonobot.lib.admin import Checkbox, PasswordInput, Select, Textarea, TextInput
+from bonobot.lib.admin import Checkbox, SecretInput, Select, Textarea, TextInput
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Server
@@ -37,7 +37,7 @@ class ModelForm(forms.Form):
     api_key = forms.CharField(
         label=_("API key"),
         required=False,
-        widget=PasswordInput(attrs={"autocomplete": "new-password"}),
+        widget=SecretInput(),
         help_text=_("Sealed when it is saved, and never shown again."),
     )
     allow_private = forms.BooleanField(

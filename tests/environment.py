@@ -35,5 +35,5 @@ def isolate() -> None:
 
 
 isolate()
-# A run makes many objects and few cycles: looking for them less often saves a twentieth of its time.
+# A run makes many objects and few cycles: looking for them less often saves a twentieth of it.
 gc.set_threshold(50_000, 20, 50)

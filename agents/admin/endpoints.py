@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from agents.models import ModelEndpoint
 from agents.registration import EndpointSpec, remove_endpoint, save_endpoint
 from agents.trying import try_endpoint
-from bonobot.lib.admin import PasswordInput, display, register
+from bonobot.lib.admin import SecretInput, display, register
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Problem
 from bonobot.lib.untrusted import visible
@@ -37,7 +37,7 @@ class EndpointForm(forms.ModelForm):
     key = forms.CharField(
         label=_("API key"),
         required=False,
-        widget=PasswordInput(attrs={"autocomplete": "new-password"}, render_value=True),
+        widget=SecretInput(),
         help_text=_(
             "Sealed when it is saved, and never shown again. Vertex AI: the JSON of a service "
             "account."

@@ -12,6 +12,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_time
+from django.utils.translation import gettext_lazy as _
 from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import (
     ChoicesDropdownFilter,
@@ -47,6 +48,8 @@ from unfold.widgets import (
     UnfoldBooleanWidget as Checkbox,
 )
 
+from bonobot.lib.marks import MASK
+
 __all__ = [
     "AdminPasswordChangeForm",
     "AdminSite",
@@ -58,7 +61,7 @@ __all__ = [
     "IntegerInput",
     "ModelAdmin",
     "MultipleChoicesDropdownFilter",
-    "PasswordInput",
+    "SecretInput",
     "Select",
     "TextInput",
     "Textarea",
@@ -70,6 +73,25 @@ __all__ = [
     "register",
     "site",
 ]
+
+
+class SecretInput(PasswordInput):
+    """An input for a secret: its page shows the mask of a stored one, never what was typed.
+
+    Where a form comes back with faults, a secret that was typed has to be typed again: left blank
+    it would mean that there is none.
+    """
+
+    def __init__(self, attrs: dict[str, Any] | None = None) -> None:
+        super().__init__({"autocomplete": "new-password"} | (attrs or {}), render_value=True)
+
+    def get_context(self, name: str, value: Any, attrs: dict[str, Any] | None) -> dict[str, Any]:
+        """Return what the template shows."""
+        if value not in (None, "", MASK):
+            value = None
+            attrs = (attrs or {}) | {"placeholder": str(_("Enter it again")), "required": True}
+        context: dict[str, Any] = super().get_context(name, value, attrs)
+        return context
 
 
 class WithinFilter(RangeDateTimeFilter):

@@ -17,7 +17,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.lib.admin import Checkbox, PasswordInput, TextInput
+from bonobot.lib.admin import Checkbox, SecretInput, TextInput
 from bonobot.lib.problems import Problem
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.principals import Principal
@@ -240,7 +240,7 @@ def _parameter_field(parameter: dict[str, Any]) -> forms.Field:
     secret = bool(parameter.get("secret"))
     default = str(parameter.get("default") or "")
     widget: Any = (
-        PasswordInput(attrs={"autocomplete": "new-password"}, render_value=True)
+        SecretInput()
         if secret
         else TextInput(attrs={"autocomplete": "off", "placeholder": parameter.get("example", "")})
     )

@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.lib.admin import Checkbox, IntegerInput, PasswordInput, Select, Textarea, TextInput
+from bonobot.lib.admin import Checkbox, IntegerInput, SecretInput, Select, Textarea, TextInput
 from bonobot.lib.masking import MASK
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -46,7 +46,7 @@ def _secret(label: Any) -> forms.CharField:
         label=label,
         required=False,
         strip=True,
-        widget=PasswordInput(attrs={"autocomplete": "off"}, render_value=True),
+        widget=SecretInput(),
     )
 
 

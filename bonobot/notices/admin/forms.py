@@ -6,7 +6,7 @@ from django import forms
 from django.conf import settings
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.lib.admin import Checkbox, PasswordInput, Select, Textarea, TextInput
+from bonobot.lib.admin import Checkbox, SecretInput, Select, Textarea, TextInput
 from bonobot.lib.masking import MASK
 from bonobot.notices.channels import ChannelSpec
 from bonobot.notices.events import CHOSEN, EVENTS
@@ -20,7 +20,7 @@ def _sealed(label: Any, help_text: Any) -> forms.CharField:
         label=label,
         required=False,
         help_text=help_text,
-        widget=PasswordInput(attrs={"autocomplete": "off"}, render_value=True),
+        widget=SecretInput(),
     )
 
 
