@@ -24,6 +24,7 @@ ORM_THREADS = 8
 TICK_S = 1.0
 CLOSE_S = 10.0
 MOMENT_S = 0.2
+SIGNAL_S = 0.5
 # A connection to a file is opened again after so long: somebody may have put back an older one.
 KEPT_S = 60.0
 
@@ -77,7 +78,7 @@ class Runtime:
             raise RuntimeError("`call` would wait for its own loop: await the coroutine instead.")
         future = self._start(_bounded(timeout_s, fn, args, kwargs), name=fn.__qualname__)
         try:
-            return future.result()
+            return _waited(future)
         finally:
             future.cancel()  # Ctrl-C in the waiting thread ends the work too
 
@@ -275,6 +276,15 @@ def _run(loop: asyncio.AbstractEventLoop, running: threading.Event) -> None:
     finally:
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+def _waited(future: concurrent.futures.Future[T]) -> T:
+    """Return a future's result. The main thread looks up now and then: a signal that the system
+    gave to another thread doesn't wake it, and its handler runs in the main thread only."""
+    if threading.current_thread() is threading.main_thread():
+        while not future.done():
+            concurrent.futures.wait((future,), SIGNAL_S)
+    return future.result()
 
 
 async def _bounded(

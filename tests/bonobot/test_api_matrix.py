@@ -143,6 +143,8 @@ OPEN = {
     "oauth/callback": "named by a state that is bound to the person who began",
     "oauth/client-metadata.json": "what we are to authorization servers",
     "healthz": "whether the process lives",
+    "readyz": "whether the installation can work, of nobody's things",
+    "language/setlang/": "a cookie of the browser's",
     "api/hooks/<str:hook_id>": "opened by a trigger's own secret; all else answers 401 alike",
 }
 # One address outside of both tables names a thing of an organization.

@@ -75,6 +75,7 @@ def test_networks_let_in_without_a_token(settings: Settings) -> None:
     assert [metrics.answer("", one)[0] for one in ("203.0.113.9", "", "::1")] == [401] * 3
 
 
+@pytest.mark.django_db(transaction=True)
 def test_web_and_probes_answer_alike(open_to_all: str) -> None:
     sent: list[Any] = []
 

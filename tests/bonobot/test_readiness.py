@@ -23,6 +23,9 @@ from bonobot.lib.runtime import runtime
 from bonobot.probes import Probes
 from bonobot.tenancy.models import Organization
 
+# The runtime's threads tidy their connections, whatever they do.
+committed = pytest.mark.django_db(transaction=True)
+
 
 @pytest.fixture(autouse=True)
 def _anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -114,6 +117,7 @@ def test_a_token_whose_pepper_is_gone_is_told(whole: None, settings: Settings) -
     assert list(readiness.unopened()) == ["tokens"]
 
 
+@committed
 def test_the_process_answers_it_before_django(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = (readiness.Part("worker", "failed", "0 alive"),)
     monkeypatch.setattr(readiness, "measure", lambda: readiness.Report(parts, time.monotonic()))
@@ -132,6 +136,7 @@ def test_the_process_answers_it_before_django(monkeypatch: pytest.MonkeyPatch) -
     assert json.loads(sent[1]["body"])["status"] == "degraded"
 
 
+@committed
 def test_it_is_not_measured_again_within_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 
@@ -146,6 +151,7 @@ def test_it_is_not_measured_again_within_a_moment(monkeypatch: pytest.MonkeyPatc
     assert measured == [1]
 
 
+@committed
 def test_a_database_that_hangs_is_told_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     let_go, measured = threading.Event(), []
 

@@ -57,6 +57,7 @@ def approve_what_waits(page: Page) -> None:
 
 def call(page: Page, arguments: dict[str, object]) -> None:
     page.get_by_role("link", name="Try it").first.click()
+    page.get_by_role("radio", name="JSON").check()
     page.locator("textarea[name=arguments]").fill(json.dumps(arguments))
     page.get_by_role("button", name="Call").click()
     expect(page.locator("#result")).to_be_visible(timeout=PATIENCE_MS)

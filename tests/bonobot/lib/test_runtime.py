@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import signal
 import sqlite3
 import threading
 import time
@@ -66,20 +67,25 @@ def test_call_cancels_the_coroutine_after_its_timeout() -> None:
     assert ended.wait(WAIT_S)
 
 
-def test_an_interrupted_waiter_takes_its_coroutine_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    began, ended = threading.Event(), threading.Event()
+def test_an_interrupted_waiter_takes_its_coroutine_along() -> None:
+    """Also where the system gives the signal to a thread that isn't the waiting, main one."""
+    began, slept = threading.Event(), threading.Event()
 
-    class Interrupted(module.concurrent.futures.Future):
-        def result(self, timeout: float | None = None) -> None:
-            began.wait(WAIT_S)
-            raise KeyboardInterrupt
+    async def sleep() -> None:
+        began.set()
+        await asyncio.sleep(WAIT_S)
+        slept.set()
 
-    found = runtime()
-    with monkeypatch.context() as patch:
-        patch.setattr(module.concurrent.futures, "Future", Interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            found.call(for_ever, began, ended)
-    assert ended.wait(WAIT_S)
+    def interrupt() -> None:
+        began.wait(WAIT_S)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        runtime().call(sleep)
+    thread.join()
+    assert not slept.is_set()
 
 
 def test_call_on_the_loop_itself_is_refused_instead_of_waiting_for_ever() -> None:
