@@ -6,6 +6,8 @@ VENV ?= .venv
 ARGS ?=
 # Processes of the suite: most of its time is waiting, so there may be more of them than cores.
 TEST_PROCESSES ?= 3
+# Seconds after which a test that hangs is named, so that the others go on.
+TEST_TIMEOUT ?= 300
 
 # What a container image has beside the core: all that a deployment may need, without the demo.
 IMAGE_EXTRAS := postgres redis otel anthropic bedrock google
@@ -62,7 +64,7 @@ run: $(INSTALLED) ## Start web, worker and beat; PORT=8000, BONOBOT_VAR=var
 	@exec "$(PY)" -m bonobot up --host "$(HOST)" --port "$(PORT)" $(ARGS)
 
 test: $(INSTALLED) ## Run the whole suite; ARGS="-n0 -k words" narrows it, in one process
-	@"$(PY)" -m pytest -n $(TEST_PROCESSES) --dist loadfile $(ARGS)
+	@"$(PY)" -m pytest -n $(TEST_PROCESSES) --dist loadfile --timeout $(TEST_TIMEOUT) $(ARGS)
 
 lint: $(INSTALLED) ## Check style, types, migrations and the system checks
 	"$(PY)" -m ruff check .
