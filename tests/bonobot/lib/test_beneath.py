@@ -1,5 +1,6 @@
 """Files beneath a folder: nothing that is written as a path, or put in its way, leads out of it."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -192,7 +193,10 @@ def test_a_process_that_swaps_links_in_never_gets_us_outside(
         assert racer.stdout is not None
         racer.stdout.readline()
         try:
-            for _ in range(1500):
+            for tried in itertools.count():
+                # Until we met a link, too: how soon is the machine's affair.
+                if tried >= 1_500 and ("symbolic_link" in told or tried >= 50_000):
+                    break
                 for attempt in (
                     lambda: folder.read("turn/file", 100),
                     lambda: folder.read("turn/secret", 100),
