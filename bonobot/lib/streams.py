@@ -204,7 +204,8 @@ class _Wire(asyncio.Protocol):
         if not self.transport.is_closing():
             self.flush()
             self.transport.close()
-            self._loop.call_soon(self.transport.abort)
+        # Also after the peer's end: what it doesn't take any more would keep the socket open.
+        self._loop.call_soon(self.transport.abort)
 
     async def encrypt(self, context: ssl.SSLContext, name: str | None) -> None:
         """Go on encrypted, with a peer that shows a certificate for `name`."""
