@@ -158,11 +158,12 @@ class _Wire(asyncio.Protocol):
 
     async def news(self) -> None:
         """Wait until something has come."""
-        self._waiter = self._loop.create_future()
+        waiter = self._waiter = self._loop.create_future()
         try:
-            await self._waiter
+            await waiter
         finally:
-            self._waiter = None
+            if self._waiter is waiter:  # a reader that was cancelled leaves the next one's alone
+                self._waiter = None
 
     def take(self, most: int) -> bytes:
         """Return up to `most` bytes that have come; raises what broke the connection."""
