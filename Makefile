@@ -10,7 +10,7 @@ TEST_PROCESSES ?= 3
 TEST_TIMEOUT ?= 300
 
 # What a container image has beside the core: all that a deployment may need, without the demo.
-IMAGE_EXTRAS := postgres redis otel anthropic bedrock google
+IMAGE_EXTRAS := postgres redis otel anthropic bedrock google oauth
 COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --universal \
   --generate-hashes --python-version 3.11 --quiet
 
@@ -41,7 +41,7 @@ set -e; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; export BONOBOT_VA
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint fmt messages bench conformance lock clean
+.PHONY: help install run test coverage lint fmt messages docs screenshots bench drill fuzz conformance lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -64,7 +64,18 @@ run: $(INSTALLED) ## Start web, worker and beat; PORT=8000, BONOBOT_VAR=var
 	@exec "$(PY)" -m bonobot up --host "$(HOST)" --port "$(PORT)" $(ARGS)
 
 test: $(INSTALLED) ## Run the whole suite; ARGS="-n0 -k words" narrows it, in one process
-	@"$(PY)" -m pytest -n $(TEST_PROCESSES) --dist loadfile --timeout $(TEST_TIMEOUT) $(ARGS)
+	@"$(PY)" -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --timeout $(TEST_TIMEOUT) $(ARGS)
+
+# At least this much of the branches where a fault lets somebody in or loses something.
+ROOMS := agents/governance agents/sessions bonobot/gateway mcp_servers/connections
+LEAST_COVERED := 95
+
+coverage: $(INSTALLED) ## Run the suite and measure the branches of the core; fails below 95 %
+	@"$(PY)" -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --timeout $(TEST_TIMEOUT) \
+	  $(foreach room,$(ROOMS),--cov=$(room)) --cov-branch --cov-report= $(ARGS)
+	@status=0; for room in $(ROOMS); do printf '\n%s\n' "$$room"; \
+	  "$(PY)" -m coverage report --include="$$room/*" --fail-under=$(LEAST_COVERED) || status=1; \
+	done; exit $$status
 
 lint: $(INSTALLED) ## Check style, types, migrations and the system checks
 	"$(PY)" -m ruff check .
@@ -80,8 +91,20 @@ fmt: $(INSTALLED) ## Format, sort imports and apply the safe fixes
 messages: $(INSTALLED) ## Bring the German texts up to date with the sources; names what waits for a translation
 	"$(PY)" -m tests.catalogue
 
+docs: $(INSTALLED) ## Build the documentation's site into site/, strictly; ARGS=serve serves it
+	@$(IN_SCRATCH) NO_MKDOCS_2_WARNING=1 "$(PY)" -m mkdocs $(or $(ARGS),build)
+
+screenshots: $(INSTALLED) ## Take the pictures of README.md anew, from the demo
+	@"$(PY)" -m docs.making.screenshots
+
 bench: $(INSTALLED) ## Measure what the documentation promises
 	@"$(PY)" -m pytest benchmarks/bench_*.py -q -s $(ARGS)
+
+fuzz: $(INSTALLED) ## Send REST all that Schemathesis can think of; takes a quarter of an hour
+	@TEST_FUZZING=whole "$(PY)" -m pytest -n0 tests/bonobot/test_api_fuzzed.py $(ARGS)
+
+drill: $(INSTALLED) ## Kill one part of a fleet after the other, under load (root, ip, nginx, PostgreSQL, Redis)
+	@"$(PY)" -m tests.drill
 
 conformance: $(INSTALLED) ## Run the official MCP conformance suite, both roles
 	@TEST_REQUIRES=npm TEST_CONFORMANCE=whole "$(PY)" -m pytest tests/conformance $(ARGS)

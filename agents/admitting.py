@@ -22,6 +22,7 @@ from bonobot.ledger.refusals import FlowBarred, Refusal, StaleSnapshot
 from bonobot.ledger.writer import writer
 from bonobot.lib.problems import NotFound, Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.tenancy.roles import Action
 from mcp_servers.schema_worker import check
 
@@ -97,7 +98,7 @@ async def again(request: Request, passed: Passed) -> Passed:
     decision = _decided(request, snapshot, target)
     if decision.verdict == "ask" and target.digest != passed.target.digest:
         raise Refused(
-            f"`{request.tool}` was declared anew while it was being called.",
+            say("`{tool}` was declared anew while it was being called.", tool=request.tool),
             code="definition_changed",
             rule=decision.rule,
             remedy="Call it again: a person is asked about it as it is now.",
@@ -125,7 +126,7 @@ async def _begun(request: Request, *, fresh: bool) -> tuple[Request, Snapshot]:
         if ours and request.renewed and not fresh and await _is_stale(snapshot):
             return await _begun(request, fresh=True)
         kind, key = _owner(request)
-        raise NotFound(f"There is no {kind} {str(key)!r} here.", field=kind)
+        raise NotFound(say("There is no {kind} {key!r} here.", kind=kind, key=str(key)), field=kind)
     await prepare(snapshot)
     return request, snapshot
 

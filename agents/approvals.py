@@ -12,7 +12,8 @@ from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import Event, change
 from bonobot.ledger.models import PermitRow
 from bonobot.lib.problems import Conflict, Forbidden, Invalid
-from bonobot.tenancy.models import Organization
+from bonobot.lib.sayings import say
+from bonobot.tenancy.models import Organization, Token
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 
@@ -121,9 +122,9 @@ def expire_overdue() -> int:
 def _checked(principal: Principal, approval: Approval, said: str, word: str) -> None:
     if said not in ANSWERS:
         raise Invalid(
-            f"There is no answer {said!r}.",
+            say("There is no answer {said!r}.", said=said),
             field="answer",
-            remedy=f"Use one of: {', '.join(ANSWERS)}.",
+            remedy=say("Use one of: {answers}.", answers=", ".join(ANSWERS)),
         )
     if said == "approve_session" and not approval.may_be_granted:
         raise Invalid(
@@ -131,9 +132,9 @@ def _checked(principal: Principal, approval: Approval, said: str, word: str) -> 
         )
     if len(word) > WORD_LENGTH:
         raise Invalid(
-            f"The word has {len(word)} characters.",
+            say("The word has {count} characters.", count=len(word)),
             field="word",
-            remedy=f"At most {WORD_LENGTH} are taken.",
+            remedy=say("At most {word_length} are taken.", word_length=WORD_LENGTH),
         )
     if said != "deny" and is_own(principal, approval):
         raise Forbidden(
@@ -146,9 +147,17 @@ def _checked(principal: Principal, approval: Approval, said: str, word: str) -> 
 
 def is_own(principal: Principal, approval: Approval) -> bool:
     """Tell whether somebody else must approve this, because the principal asked for it."""
-    mine = (approval.requested_by_kind, approval.requested_by_id) == (principal.kind, principal.id)
+    by = (approval.requested_by_kind, approval.requested_by_id)
+    mine = by == (principal.kind, principal.id) or _through_a_program(principal, *by)
     organization = Organization.objects.filter(pk=approval.organization_id, four_eyes=True)
     return mine and organization.exists()
+
+
+def _through_a_program(principal: Principal, kind: str, number: str) -> bool:
+    """Tell whether a program asked that the person has let in."""
+    if kind != "token" or principal.kind != "user":
+        return False
+    return Token.objects.filter(pk=number, user_id=principal.id).exists()
 
 
 def _decide(principal: Principal, approval: Approval, *, yes: bool, word: str) -> None:
@@ -169,7 +178,11 @@ def _decide(principal: Principal, approval: Approval, *, yes: bool, word: str) -
     if approval.state in (Approval.State.WAITING, Approval.State.EXPIRED):
         raise Conflict("This question has expired, and that is a no.", code="approval_expired")
     raise Conflict(
-        f"This question was answered already: {approval.state} by {approval.decided_by or '–'}.",
+        say(
+            "This question was answered already: {state} by {decided_by}.",
+            state=approval.state,
+            decided_by=approval.decided_by or "–",
+        ),
         code="already_answered",
     )
 

@@ -10,3 +10,7 @@ class AgentsConfig(AppConfig):
     name = "agents"
     verbose_name = _("Work")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Let whoever joins an organization have the agents that they were promised."""
+        from agents import welcoming  # noqa: F401  # models, which need the apps

@@ -24,6 +24,7 @@ from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import Event, change
 from bonobot.lib.known_secrets import without_secrets
 from bonobot.lib.problems import Conflict, Forbidden, Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import storable, visible
 from bonobot.notices.writing import Subject, notify
 from bonobot.tenancy.principals import Principal
@@ -102,9 +103,9 @@ def answer(
     _may_answer(principal, question)
     if said not in ANSWERS:
         raise Invalid(
-            f"There is no answer {said!r}.",
+            say("There is no answer {said!r}.", said=said),
             field="action",
-            remedy=f"Use one of: {', '.join(ANSWERS)}.",
+            remedy=say("Use one of: {answers}.", answers=", ".join(ANSWERS)),
         )
     entered = _entered(question, content or {}) if said == "accept" else {}
     with change(
@@ -213,7 +214,10 @@ def _may_answer(principal: Principal, question: Question) -> None:
             "The server asks somebody else.",
             code="not_yours",
             rule="question:asked_of",
-            remedy=f"{question.requested_by} started the session and is asked.",
+            remedy=say(
+                "{requested_by} started the session and is asked.",
+                requested_by=question.requested_by,
+            ),
         )
 
 
@@ -228,7 +232,7 @@ def _entered(question: Question, content: Mapping[str, Any]) -> dict[str, Any]:
         text = " ".join(value) if isinstance(value, list) else str(value)
         if without_secrets(text, question.organization_id) != text:
             raise Invalid(
-                f"`{name}` holds a secret that is stored here.",
+                say("`{name}` holds a secret that is stored here.", name=name),
                 code="secret_in_answer",
                 field=f"content.{name}",
                 remedy="Servers must not ask for secrets by a form: decline.",
@@ -248,7 +252,8 @@ def _decide(question: Question, said: str, by: str) -> None:
     if question.state in (Question.State.WAITING, Question.State.EXPIRED):
         raise Conflict("This question has expired.", code="question_expired")
     raise Conflict(
-        f"This question was answered already: {question.state}.", code="already_answered"
+        say("This question was answered already: {state}.", state=question.state),
+        code="already_answered",
     )
 
 

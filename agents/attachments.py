@@ -18,6 +18,7 @@ from agents.models import Blob
 from agents.pictures import LARGEST, keep, keep_bytes, kind_of, shown_to
 from bonobot.lib.known_secrets import without_secrets
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 
 FIELD = "attachments"
@@ -44,8 +45,16 @@ def attached(organization_id: UUID, given: Sequence[Attachment]) -> dict[str, An
     """
     if len(given) > MOST or sum(len(one.data) for one in given) > LARGEST_TOGETHER:
         raise _refused(
-            f"{len(given)} files with {sum(len(one.data) for one in given):,} bytes are too much.",
-            f"Send {MOST} files with {LARGEST_TOGETHER:,} bytes together at most.",
+            say(
+                "{count} files with {size:,} bytes are too much.",
+                count=len(given),
+                size=sum(len(one.data) for one in given),
+            ),
+            say(
+                "Send {most} files with {largest_together:,} bytes together at most.",
+                most=MOST,
+                largest_together=LARGEST_TOGETHER,
+            ),
         )
     read = [(_named(one), one.data, _kind(one)) for one in given]
     images = [(name, Picture(kind, data)) for name, data, kind in read if kind != TEXT]
@@ -102,14 +111,25 @@ def _kind(one: Attachment) -> str:
     if kind := kind_of(one.data):
         if len(one.data) > LARGEST:
             raise _refused(
-                f"The image {_named(one)!r} has {len(one.data):,} bytes.",
-                f"Send images of {LARGEST:,} bytes at most.",
+                say(
+                    "The image {one!r} has {count:,} bytes.",
+                    one=_named(one),
+                    count=len(one.data),
+                ),
+                say("Send images of {largest:,} bytes at most.", largest=LARGEST),
             )
         return kind
     if len(one.data) > LARGEST_TEXT:
         raise _refused(
-            f"The file {_named(one)!r} has {len(one.data):,} bytes.",
-            f"Send text files of {LARGEST_TEXT:,} bytes at most, or images.",
+            say(
+                "The file {one!r} has {count:,} bytes.",
+                one=_named(one),
+                count=len(one.data),
+            ),
+            say(
+                "Send text files of {largest_text:,} bytes at most, or images.",
+                largest_text=LARGEST_TEXT,
+            ),
         )
     try:
         text = one.data.decode()
@@ -117,7 +137,7 @@ def _kind(one: Attachment) -> str:
         text = "\0"
     if "\0" in text:
         raise _refused(
-            f"The file {_named(one)!r} is neither text in UTF-8 nor an image.",
+            say("The file {one!r} is neither text in UTF-8 nor an image.", one=_named(one)),
             "Send texts, and images as PNG, JPEG, GIF or WebP.",
         )
     return TEXT
@@ -133,7 +153,8 @@ def _decoded(one: Mapping[str, str]) -> bytes:
         return base64.b64decode(one["content"], validate=True)
     except (binascii.Error, ValueError):
         raise _refused(
-            f"The file {one['name'][:NAME_LENGTH]!r} is not in base64.", "Encode its bytes so."
+            say("The file {name!r} is not in base64.", name=one["name"][:NAME_LENGTH]),
+            "Encode its bytes so.",
         ) from None
 
 

@@ -8,6 +8,7 @@ from django.core.exceptions import ValidationError
 from agents.models import Agent, Binding
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import Conflict, Invalid, NotFound
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Server
@@ -32,7 +33,10 @@ def bind(
     """
     principal.require(Action.MANAGE_AGENTS)
     if server.organization_id != agent.organization_id:
-        raise NotFound(f"There is no server {str(server.pk)!r} here.", field="server_id")
+        raise NotFound(
+            say("There is no server {server_pk!r} here.", server_pk=str(server.pk)),
+            field="server_id",
+        )
     binding = agent.bindings.filter(server=server).first() or Binding(
         organization_id=agent.organization_id, agent=agent, server=server
     )
@@ -64,7 +68,11 @@ def switch_binding(principal: Principal, agent: Agent, server: Server, *, enable
     binding = agent.bindings.filter(server=server).first()
     if binding is None:
         raise NotFound(
-            f"The agent `{agent.slug}` does not have the server `{server.name}`.",
+            say(
+                "The agent `{agent_slug}` does not have the server `{server}`.",
+                agent_slug=agent.slug,
+                server=server.name,
+            ),
             code="not_bound",
             field="server_id",
             remedy="Bind it first.",
@@ -88,7 +96,7 @@ def unbind(principal: Principal, agent: Agent, server: Server) -> None:
     bound = agent.bindings.filter(server=server)
     if not bound.exists():
         raise NotFound(
-            f"The agent `{agent.slug}` does not have this server.",
+            say("The agent `{agent_slug}` does not have this server.", agent_slug=agent.slug),
             field="server_id",
             remedy="List the agent's servers.",
         )
@@ -103,7 +111,11 @@ def bound_server(agent: Agent, server_id: Any) -> Server:
     server: Server = Server.objects.get_or_404(agent.organization_id, pk=server_id)
     if not agent.bindings.filter(server=server).exists():
         raise NotFound(
-            f"The agent `{agent.slug}` does not have the server {str(server_id)!r}.",
+            say(
+                "The agent `{agent_slug}` does not have the server {server_id!r}.",
+                agent_slug=agent.slug,
+                server_id=str(server_id),
+            ),
             field="server_id",
             remedy="List the agent's servers, or bind this one first.",
         )
@@ -114,9 +126,9 @@ def refuse_pool_write(server: Server) -> None:
     """Raise `Conflict` for a change of a pool server through an agent."""
     if not server.private_to_agent:
         raise Conflict(
-            f"`{server.name}` belongs to the organization's pool.",
+            say("`{server}` belongs to the organization's pool.", server=server.name),
             code="pool_server",
-            remedy=f"Change it at /api/mcp-servers/{server.pk}.",
+            remedy=say("Change it at /api/mcp-servers/{server_pk}.", server_pk=server.pk),
         )
 
 

@@ -18,6 +18,7 @@ from agents.models import Agent, Budget, Session
 from bonobot.ledger.changes import change
 from bonobot.ledger.usage import spent_many
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -98,7 +99,11 @@ def set_budgets(principal: Principal, owner: Owner, lines: Sequence[BudgetLine])
         _check(line, f"budgets[{index}]", owner)
         if _place(line) in {_place(one) for one in lines[:index]}:
             raise Invalid(
-                f"There are two budgets of {line.unit} per {line.period}.",
+                say(
+                    "There are two budgets of {unit} per {period}.",
+                    unit=line.unit,
+                    period=line.period,
+                ),
                 field=f"budgets[{index}]",
                 remedy="Keep one of them.",
             )
@@ -199,19 +204,19 @@ def _check(line: BudgetLine, where: str, owner: Owner) -> None:
     ):
         if value not in known:
             raise Invalid(
-                f"There is no {name} {value!r} here.",
+                say("There is no {name} {value!r} here.", name=name, value=value),
                 field=f"{where}.{name}",
-                remedy=f"Use one of: {', '.join(known)}.",
+                remedy=say("Use one of: {known}.", known=", ".join(known)),
             )
     if not 0 <= line.limit <= LARGEST:
         raise Invalid(
-            f"The limit is {line.limit}.",
+            say("The limit is {limit}.", limit=line.limit),
             field=f"{where}.limit",
-            remedy=f"Use a whole number from 0 to {LARGEST}.",
+            remedy=say("Use a whole number from 0 to {largest}.", largest=LARGEST),
         )
     if not 1 <= line.warn_at <= 100:
         raise Invalid(
-            f"A warning at {line.warn_at} percent.",
+            say("A warning at {warn_at} percent.", warn_at=line.warn_at),
             field=f"{where}.warn_at",
             remedy="Use a whole number from 1 to 100.",
         )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from agents.models import Agent, Given
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import NotFound
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 
@@ -25,7 +26,7 @@ def set_callees(principal: Principal, agent: Agent, slugs: Sequence[str]) -> Non
     found = {row.slug: row for row in rows}
     if strange := sorted(set(slugs) - found.keys()):
         raise NotFound(
-            f"There is no agent {strange[0][:100]!r} here.",
+            say("There is no agent {strange!r} here.", strange=strange[0][:100]),
             field="may_ask",
             remedy="Name agents of this organization by their slugs.",
         )

@@ -174,7 +174,7 @@ async def _answered(request: Request, passed: Passed, end: _Ending) -> None:
 async def _failed(request: Request, passed: Passed, problem: Problem, end: _Ending) -> None:
     end.sent = end.answered or (isinstance(problem, UpstreamError) and problem.sent)
     end.outcome = "unknown" if _unanswered(problem) else "error"
-    end.code, end.remedy = problem.code, problem.remedy
+    end.code, end.remedy, end.result = problem.code, problem.remedy, {}  # a refused answer's
     end.error = _answered_with(problem, passed.snapshot.organization_id)
     end.shown = reading(str(problem))
     await _note_trouble(request, passed.target.facts.server_id, problem)
@@ -277,7 +277,7 @@ async def _forward(request: Request, passed: Passed) -> dict[str, Any]:
         return await run_builtin(builtin, _context(request, passed), request.arguments)
     server_id = target.facts.server_id
     if server_id is None:
-        raise NotFound(f"The tool `{target.name}` has no server.", code="unknown_tool")
+        raise NotFound("This tool has no server.", code="unknown_tool")
     reached = snapshot.servers[server_id].endpoint
     endpoint = await personal(reached, request.principal, request.session_id)
 

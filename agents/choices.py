@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 
 EVERYTHING = "*"
@@ -28,12 +29,15 @@ def choose(
             "Nothing is chosen.",
             code="nothing_chosen",
             field=field,
-            remedy=f'Choose at least one, or everything ("{EVERYTHING}"), also what comes later.',
+            remedy=say(
+                'Choose at least one, or everything ("{everything}"), also what comes later.',
+                everything=EVERYTHING,
+            ),
         )
     for pattern in patterns if offered else ():
         if not any(fnmatchcase(name, pattern) for name in offered):
             raise Invalid(
-                f"The server offers nothing called `{visible(pattern, 120)}`.",
+                say("The server offers nothing called `{pattern}`.", pattern=visible(pattern, 120)),
                 code="unknown_tool",
                 field=field,
                 remedy="List what it offers, and choose of that.",

@@ -21,6 +21,7 @@ from bonobot.ledger.entries import Permit
 from bonobot.ledger.fingerprints import fingerprint
 from bonobot.ledger.models import FlowCell, PermitRow
 from bonobot.lib.canonical import canonical, digest
+from bonobot.lib.sayings import say
 from mcp_servers.labels import labels_in
 
 
@@ -34,10 +35,16 @@ class ApprovalRequired(Refused):
         self.approval_id = approval.pk
         where = address(approval)
         super().__init__(
-            f"{approval.reason} It waits for an answer until {approval.expires_at:%Y-%m-%d %H:%M} "
-            "UTC.",
+            say(
+                "{reason} It waits for an answer until {expires_at:%Y-%m-%d %H:%M} UTC.",
+                reason=approval.reason,
+                expires_at=approval.expires_at,
+            ),
             rule=approval.rule,
-            remedy=f"It is answered at {where}; after a yes, the same call may be sent again.",
+            remedy=say(
+                "It is answered at {where}; after a yes, the same call may be sent again.",
+                where=where,
+            ),
             extra={
                 "approval_id": str(approval.pk),
                 "approval_url": where,
@@ -96,7 +103,11 @@ def refusal(approval: Approval) -> Refused | None:
     if approval.state == Approval.State.APPROVED:
         return None
     if denied(approval):
-        return _no(approval, "approval_denied", f"{approval.decided_by} denied this call.")
+        return _no(
+            approval,
+            "approval_denied",
+            say("{decided_by} denied this call.", decided_by=approval.decided_by),
+        )
     return _no(approval, "approval_expired", "Nobody answered in time, and that is a no.")
 
 

@@ -27,6 +27,7 @@ from agents.governance.unfinished import (
 )
 from agents.requests import Continuation, Relay, Request
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.errors import UpstreamError, protocol_error, rpc_error
 
@@ -162,7 +163,9 @@ def _result(
 
 def _over(endpoint: Endpoint, code: str, what: str) -> UpstreamError:
     return UpstreamError(
-        f"`{endpoint.name}` made a task of this call, and {what}.",
+        say(
+            "`{endpoint}` made a task of this call, and {what}.", endpoint=endpoint.name, what=what
+        ),
         code=code,
         server=endpoint.name,
         sent=True,

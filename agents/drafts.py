@@ -30,6 +30,7 @@ from agents.tool_policies import (
 from bonobot.ledger.changes import change
 from bonobot.lib.canonical import canonical, digest
 from bonobot.lib.problems import NotFound
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Server
@@ -115,10 +116,16 @@ def _standing(owner: Owner) -> tuple[Draft, list[ToolRule]]:
     found = _read(owner)
     if found is None:
         raise NotFound(
-            f"No draft stands in the shadow of the policy of `{owner.slug}`.",
+            say(
+                "No draft stands in the shadow of the policy of `{owner_slug}`.",
+                owner_slug=owner.slug,
+            ),
             code="no_draft",
             field="draft",
-            remedy=f"Write one first: bonobot agents policy {named(owner)} --shadow --mode …",
+            remedy=say(
+                "Write one first: bonobot agents policy {named} --shadow --mode …",
+                named=named(owner),
+            ),
         )
     return found
 

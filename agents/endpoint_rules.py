@@ -14,6 +14,7 @@ from agents.models import ModelEndpoint
 from bonobot.lib.egress import EgressDenied, check_url
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 
@@ -61,10 +62,13 @@ def check_endpoint(principal: Principal, spec: EndpointSpec, row: ModelEndpoint 
         return
     if remedy := missing(spec.kind):
         raise Invalid(
-            f"Endpoints of the kind `{spec.kind}` need a library that is not installed here.",
+            say(
+                "Endpoints of the kind `{spec_kind}` need a library that is not installed here.",
+                spec_kind=spec.kind,
+            ),
             code="provider_missing",
             field="kind",
-            remedy=f"Install it where Bonobot runs: {remedy}",
+            remedy=say("Install it where Bonobot runs: {remedy}", remedy=remedy),
         )
     _check_region(spec)
     _check_url(spec)
@@ -132,11 +136,13 @@ def _check_region(spec: EndpointSpec) -> None:
         )
     if spec.region and not REGION.fullmatch(spec.region):
         raise Invalid(
-            f"{spec.region!r} is no region.", field="region", remedy="Write it as in eu-central-1."
+            say("{region!r} is no region.", region=spec.region),
+            field="region",
+            remedy="Write it as in eu-central-1.",
         )
     if spec.api_version and not API_VERSION.fullmatch(spec.api_version):
         raise Invalid(
-            f"{spec.api_version!r} is no API version.",
+            say("{api_version!r} is no API version.", api_version=spec.api_version),
             field="api_version",
             remedy="Write it as in 2024-10-21, or leave it out for Azure's v1 API.",
         )
@@ -197,7 +203,10 @@ def _check_fallback(principal: Principal, spec: EndpointSpec, row: ModelEndpoint
     above = _longest_above(row) if row is not None else 0
     if above + 1 + len(behind) > LONGEST_CHAIN:
         raise Invalid(
-            f"At most {LONGEST_CHAIN} endpoints stand behind each other.",
+            say(
+                "At most {longest_chain} endpoints stand behind each other.",
+                longest_chain=LONGEST_CHAIN,
+            ),
             code="fallback_too_long",
             field="fallback",
             remedy="Choose an endpoint with a shorter line of fallbacks.",

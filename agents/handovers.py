@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from agents.models import Handover
 from bonobot.lib.bus import ring
+from bonobot.lib.row_locks import delete_in_order, update_in_order
 
 HELD, ASKED, TAKEN = Handover.State.HELD, Handover.State.ASKED, Handover.State.TAKEN
 ANSWERED, LEFT = Handover.State.ANSWERED, Handover.State.LEFT
@@ -31,6 +32,14 @@ class Look:
     beaten_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What others ask of held calls: to go on with what was said, or to end them."""
+
+    taken: list[tuple[str, str]]
+    left: list[str]
+
+
 def place(call_id: str) -> str:
     """Return where who asks about a call listens."""
     return f"held-call:{call_id}"
@@ -39,29 +48,28 @@ def place(call_id: str) -> str:
 def hold(organization_id: UUID, call_id: str) -> None:
     """Have a call found by other processes; forgets what was left behind."""
     now = timezone.now()
-    Handover.objects.filter(beaten_at__lt=now - FORGOTTEN).delete()
+    delete_in_order(Handover.objects.filter(beaten_at__lt=now - FORGOTTEN))
     Handover.objects.create(pk=call_id, organization_id=organization_id, beaten_at=now)
 
 
 def beat(calls: Collection[str]) -> None:
     """Say that these calls are still held (a query)."""
-    Handover.objects.filter(pk__in=calls).update(beaten_at=timezone.now())
+    update_in_order(Handover.objects.filter(pk__in=calls), beaten_at=timezone.now())
 
 
-def take(calls: Collection[str]) -> list[tuple[str, str]]:
-    """Return the held calls that were asked about, each with what was said, to one taker."""
-    rows = Handover.objects.filter(pk__in=calls, state=ASKED).values_list("pk", "said")
-    return [
-        (str(pk), said)
-        for pk, said in rows
-        if Handover.objects.filter(pk=pk, state=ASKED).update(state=TAKEN, said="")
-    ]
-
-
-def left(calls: Collection[str]) -> list[str]:
-    """Return the held calls whose client is gone (a query)."""
-    rows = Handover.objects.filter(pk__in=calls, state=LEFT)
-    return [str(pk) for pk in rows.values_list("pk", flat=True)]
+def take(calls: Collection[str]) -> Asked:
+    """Return what others ask of held calls, to one taker (a query, and one for each taken)."""
+    rows = Handover.objects.filter(pk__in=calls, state__in=(ASKED, LEFT))
+    found = list(rows.values_list("pk", "state", "said"))
+    return Asked(
+        taken=[
+            (str(pk), said)
+            for pk, state, said in found
+            if state == ASKED
+            and Handover.objects.filter(pk=pk, state=ASKED).update(state=TAKEN, said="")
+        ],
+        left=[str(pk) for pk, state, _ in found if state == LEFT],
+    )
 
 
 def answer(call_id: str, found: str) -> None:
@@ -90,10 +98,12 @@ def look(call_id: str) -> Look | None:
     return Look(row.state == ANSWERED, row.found, row.beaten_at) if row else None
 
 
-def leave(call_id: str) -> None:
-    """Say that nobody waits any more: the holder ends the call."""
-    Handover.objects.filter(pk=call_id, state__in=(ASKED, TAKEN)).update(state=LEFT)
+def leave(call_id: str) -> bool:
+    """Say that nobody waits any more: the holder ends the call. False where it has answered."""
+    waiting = Handover.objects.filter(pk=call_id, state__in=(ASKED, TAKEN))
+    given_up = waiting.update(state=LEFT)
     ring(HOLDERS)
+    return given_up > 0
 
 
 def received(call_id: str, *, over: bool) -> None:

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import QuerySet, Sum
+from django.db.models import Max, QuerySet, Sum
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from agents.models import Agent
@@ -28,6 +29,7 @@ from bonobot.ledger.rollups import (
 )
 from bonobot.ledger.rollups import Sum as Total
 
+DAY = timedelta(days=1)
 TOOLS_SHOWN = 50
 REASONS_SHOWN = 20
 SUMS = ("calls", "duration_ms", "input_tokens", "output_tokens", "cost_microusd")
@@ -99,6 +101,13 @@ class Step(Counts):
 
 
 @dataclass
+class Use(Counts):
+    """What an agent did with one server."""
+
+    last: datetime | None = None
+
+
+@dataclass
 class Metrics:
     """What a page shows of a time."""
 
@@ -114,20 +123,8 @@ class Metrics:
 
 def metrics(agent: Agent, window: Window) -> Metrics:
     """Return what the agent did in the window (at most 8 queries)."""
-    now = timezone.now()
-    since = beginning(now - window.length, window.grain) + window.step
-    counted = Rollup.objects.filter(
-        organization_id=agent.organization_id,
-        agent_id=agent.pk,
-        grain=window.grain,
-        begins__gte=since,
-    )
-    rest, _more = tail(agent.organization_id)
-    fresh = {
-        place: total
-        for place, total in fold(rest, (window.grain,)).items()
-        if place.kind.agent_id == agent.pk and place.begins >= since
-    }
+    since = beginning(timezone.now() - window.length, window.grain) + window.step
+    counted, fresh = _since(agent, since, window.grain)
     found = Metrics(window, since)
     found.steps = _steps(counted, fresh, found)
     found.tools = _tools(counted, fresh)
@@ -135,6 +132,38 @@ def metrics(agent: Agent, window: Window) -> Metrics:
     took = _took(counted, fresh)
     found.p50_ms, found.p95_ms = quantile(took, 0.5), quantile(took, 0.95)
     return found
+
+
+def use_by_server(agent: Agent, length: timedelta) -> dict[UUID | None, Use]:
+    """Return what the agent called of each server, by whole days up to now (3 queries)."""
+    counted, fresh = _since(agent, beginning(timezone.now() - length, "day") + DAY, "day")
+    found: dict[UUID | None, Use] = {}
+    calls = counted.filter(event_type="call")
+    for kind, _begins, total in _grouped(calls, fresh, "server_id", "event_type", "outcome"):
+        if kind.event_type == "call":
+            use = found.setdefault(kind.server_id, Use())
+            use.add(kind, total)
+            use.last = max(filter(None, (use.last, total.last_at)), default=None)
+    return found
+
+
+def _since(
+    agent: Agent, since: datetime, grain: Grain
+) -> tuple[QuerySet[Rollup], dict[Place, Total]]:
+    """Return what is counted of the agent, and what isn't yet (2 queries when it is read)."""
+    counted = Rollup.objects.filter(
+        organization_id=agent.organization_id,
+        agent_id=agent.pk,
+        grain=grain,
+        begins__gte=since,
+    )
+    rest, _more = tail(agent.organization_id)
+    fresh = {
+        place: total
+        for place, total in fold(rest, (grain,)).items()
+        if place.kind.agent_id == agent.pk and place.begins >= since
+    }
+    return counted, fresh
 
 
 def _steps(counted: Any, fresh: Mapping[Place, Total], found: Metrics) -> list[Step]:
@@ -190,10 +219,12 @@ def _grouped(
     counted: Any, fresh: Mapping[Place, Total], *columns: str
 ) -> Iterable[tuple[Kind, datetime, Total]]:
     """Yield what is counted by these columns, then what isn't counted yet."""
-    rows = counted.values(*columns).annotate(**{f"all_{name}": Sum(name) for name in SUMS})
+    last = Max(Coalesce("last_at", "begins"))
+    sums = {f"all_{name}": Sum(name) for name in SUMS}
+    rows = counted.values(*columns).annotate(**sums, all_last=last)
     blank = Kind(UUID(int=0), "call", "", "", "", None, None, "", "")
     for row in rows.order_by():
-        total = Total(server_name=row.get("server_name", ""))
+        total = Total(server_name=row.get("server_name", ""), last_at=row["all_last"])
         for name in SUMS:
             setattr(total, name, row[f"all_{name}"] or 0)
         kind = blank._replace(**{name: row[name] for name in columns if name in Kind._fields})

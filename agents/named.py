@@ -9,6 +9,7 @@ from django.db import IntegrityError, transaction
 from agents.models import Agent, Skill, Trigger, Workflow
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import Conflict, NotFound
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 
 Named = Skill | Trigger | Workflow
@@ -20,7 +21,7 @@ def agents_named(principal: Principal, slugs: Sequence[str], field: str) -> list
     found = {row.slug: row for row in rows}
     if strange := sorted(set(slugs) - found.keys()):
         raise NotFound(
-            f"There is no agent {strange[0][:100]!r} here.",
+            say("There is no agent {strange!r} here.", strange=strange[0][:100]),
             field=field,
             remedy="Name agents of this organization by their slugs.",
         )
@@ -50,7 +51,7 @@ def store(row: Named) -> None:
             row.save()
     except IntegrityError:
         raise Conflict(
-            f"There is a {_noun(row)} {row.name!r} already.",
+            say("There is a {kind} {name!r} already.", kind=_noun(row), name=row.name),
             code="name_taken",
             field="name",
             remedy="Choose another name.",

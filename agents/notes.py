@@ -19,6 +19,7 @@ from agents.models.notes import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
 from bonobot.ledger.changes import change
 from bonobot.lib.known_secrets import without_secrets
 from bonobot.lib.problems import Conflict, Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import storable
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -105,14 +106,14 @@ def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | N
     title, text = _checked(spec.title, spec.text, agent.organization_id)
     if strange := sorted(set(spec.labels) - set(KEPT_LABELS)):
         raise Invalid(
-            f"A note can't bring {str(strange[0])[:100]!r}.",
+            say("A note can't bring {strange!r}.", strange=str(strange[0])[:100]),
             field="labels",
-            remedy=f"Use some of: {', '.join(KEPT_LABELS)}.",
+            remedy=say("Use some of: {kept_labels}.", kept_labels=", ".join(KEPT_LABELS)),
         )
     others = agent.notes.exclude(pk=note.pk) if note else agent.notes.all()
     if others.filter(title=title).exists():
         raise Conflict(
-            f"There is a note {title!r} already.",
+            say("There is a note {title!r} already.", title=title),
             code="name_taken",
             field="title",
             remedy="Change that one, or choose another title.",
@@ -183,12 +184,23 @@ def _checked(title: str, text: str, organization_id: UUID) -> tuple[str, str]:
     text = str(storable(without_secrets(text, organization_id))).strip()
     for field, said, longest in (("title", title, LONGEST_TITLE), ("text", text, LONGEST_NOTE)):
         if not said:
-            raise Invalid(f"The note has no {field}.", field=field, remedy=f"Write a {field}.")
+            raise Invalid(
+                say("The note has no {field}.", field=field),
+                field=field,
+                remedy=say("Write a {field}.", field=field),
+            )
         if len(said) > longest:
             raise Invalid(
-                f"The {field} has {len(said)} characters.",
+                say(
+                    "The {field} has {count} characters.",
+                    field=field,
+                    count=len(said),
+                ),
                 field=field,
-                remedy=f"At most {longest} are kept: say it shorter, or in several notes.",
+                remedy=say(
+                    "At most {longest} are kept: say it shorter, or in several notes.",
+                    longest=longest,
+                ),
             )
     return title, text
 
@@ -196,7 +208,7 @@ def _checked(title: str, text: str, organization_id: UUID) -> tuple[str, str]:
 def _room(count: int) -> None:
     if count >= MOST_NOTES:
         raise Conflict(
-            f"The agent has {count} notes, which is the most that it may have.",
+            say("The agent has {count} notes, which is the most that it may have.", count=count),
             code="notes_full",
             remedy="Forget some first, or put several into one.",
         )

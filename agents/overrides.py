@@ -7,6 +7,7 @@ from typing import Any
 from agents.bindings import bind, switch_binding
 from agents.models import Agent
 from bonobot.lib.problems import Forbidden, NotFound, Problem
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Server
@@ -98,9 +99,9 @@ def _no_server(
 
 def _missing(kind: str, name: str, where: str, verb: str) -> NotFound:
     return NotFound(
-        f"There is no {kind} `{name}` here.",
+        say("There is no {kind} `{name}` here.", kind=kind, name=name),
         field=where,
-        remedy=f"Make it first: bonobot {verb} {name}",
+        remedy=say("Make it first: bonobot {verb} {name}", verb=verb, name=name),
     )
 
 

@@ -26,12 +26,14 @@ async def personal(endpoint: Endpoint, principal: Principal, session_id: UUID | 
 def person_behind(principal: Principal, session_id: UUID | None) -> UUID | None:
     """Return who asks, or who alone speaks in the session that asks; None for anybody else.
 
-    Tokens and commands are no person, and neither is a session in which more than one has spoken:
-    else who may write into somebody's session could use their login. Who left the organization has
-    none here.
+    For a program that a person let in, it is that person. Other tokens and commands are no person,
+    and neither is a session in which more than one has spoken: else who may write into somebody's
+    session could use their login. Who left the organization has none here.
     """
     if principal.kind == "user":
         return UUID(principal.id)
+    if principal.giver is not None:
+        return principal.giver
     if principal.kind != "session" or session_id is None or str(session_id) != principal.id:
         return None
     session = Session.objects.filter(

@@ -16,6 +16,7 @@ from django.http import HttpResponse
 from agents.llm.port import Message, Picture
 from agents.models import Blob, Session
 from bonobot.lib.problems import NotFound
+from bonobot.lib.sayings import say
 
 MOST_IN_A_RESULT = 8
 LARGEST = 4 * 1024 * 1024  # bytes; what providers take is less than 5 MiB
@@ -92,7 +93,7 @@ def kept_of(session: Session, sha256: str, *, what: str = "images") -> Blob:
     found = Blob.objects.for_organization(session.organization_id).filter(sha256=sha256).first()
     if found is None or sha256 not in named:
         raise NotFound(
-            f"There is no such {what.removesuffix('s')} in this session.",
+            say("There is no such {what} in this session.", what=what.removesuffix("s")),
             field="sha256",
             remedy="Take the digest from a step of the session.",
         )

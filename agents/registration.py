@@ -13,15 +13,18 @@ from django.utils.text import slugify
 from agents.builtin_tools.workspaces import remove_own_folder
 from agents.endpoint_rules import EndpointSpec, check_endpoint
 from agents.halting import end_sessions
-from agents.models import Agent, ModelEndpoint, ToolPolicy
+from agents.models import Agent, Approval, ModelEndpoint, Question, ToolPolicy
 from agents.toolboxes import checked_tools
 from bonobot.ledger.changes import change
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Conflict, Invalid
+from bonobot.lib.row_locks import lock
+from bonobot.lib.sayings import say
 from bonobot.tenancy.models import User
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Server
+from mcp_servers.registration import lock_whole
 
 __all__ = [
     "AgentSpec",
@@ -97,7 +100,7 @@ def give_to(principal: Principal, agent: Agent, usernames: Collection[str]) -> N
     found = {user.username: user for user in people}
     if strangers := sorted(set(usernames) - found.keys()):
         raise Invalid(
-            f"{strangers[0]!r} is no member of this organization.",
+            say("{strangers!r} is no member of this organization.", strangers=strangers[0]),
             field="members",
             remedy="Add them as a member first.",
         )
@@ -113,9 +116,22 @@ def remove_agent(principal: Principal, agent: Agent) -> None:
     principal.require(Action.MANAGE_AGENTS)
     forget = partial(remove_own_folder, agent.organization_id, agent.pk)
     with change(**_what(principal, agent, "agent_removed")):
-        Server.objects.in_scope(agent.pk).delete()
+        _lock_sessions(agent)
+        lock_whole(own := Server.objects.in_scope(agent.pk))
+        own.delete()
         agent.delete()
         transaction.on_commit(forget)
+
+
+def _lock_sessions(agent: Agent) -> None:
+    """Have those wait who write what is deleted with an agent's sessions, in their order.
+
+    That is: who answers locks the question and then the session, its holder the session and then
+    what belongs to it (3 queries).
+    """
+    lock(Approval.objects.filter(agent=agent))
+    lock(Question.objects.filter(agent=agent))
+    lock(agent.sessions.all(), deleting=True)
 
 
 def save_endpoint(
@@ -148,7 +164,7 @@ def remove_endpoint(principal: Principal, endpoint: ModelEndpoint) -> None:
     users += endpoint.fallback_of.values_list("name", flat=True)[:5]
     if users:
         raise Conflict(
-            f"The model endpoint is used by: {', '.join(users)}.",
+            say("The model endpoint is used by: {users}.", users=", ".join(users)),
             code="in_use",
             remedy="Give these another model endpoint first.",
         )

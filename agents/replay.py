@@ -25,6 +25,7 @@ from agents.models import Agent
 from agents.tool_policies import Owner, PolicyText, organization_of
 from bonobot.ledger.models import AuditRow
 from bonobot.lib.problems import Invalid, NotFound
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 
@@ -290,10 +291,10 @@ def _ruled(
 def _since(days: int) -> datetime:
     if not 1 <= days <= MOST_DAYS:
         raise Invalid(
-            f"{days} days can't be replayed.",
+            say("{days} days can't be replayed.", days=days),
             code="bad_days",
             field="days",
-            remedy=f"Give a number between 1 and {MOST_DAYS}.",
+            remedy=say("Give a number between 1 and {most_days}.", most_days=MOST_DAYS),
         )
     return timezone.now() - timedelta(days=days)
 

@@ -9,6 +9,7 @@ from uuid import UUID
 from agents.governance.roots import Root
 from bonobot.lib.ordered_ids import ordered_id
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from mcp_servers.connections.host import Host
 from mcp_servers.connections.wire import OnLog
@@ -49,7 +50,7 @@ class OutcomeUnrecorded(Problem):
 
     def __init__(self, cause: Problem) -> None:
         super().__init__(
-            f"The call was made, but its outcome could not be written. {cause}",
+            say("The call was made, but its outcome could not be written. {cause}", cause=cause),
             remedy="Look what it did before you make it again.",
         )
 

@@ -15,6 +15,7 @@ from agents.governance.offers import decide_offer, spans_slashes
 from agents.governance.snapshots import Snapshot, Tool
 from agents.requests import Request
 from bonobot.lib.problems import NotFound
+from bonobot.lib.sayings import say
 from mcp_servers.uri_templates import matches
 
 Target = Tool | Offer
@@ -36,7 +37,7 @@ def find(request: Request, snapshot: Snapshot) -> Target | None:
         return snapshot.offers.get((server_id, "prompt", request.tool))
     if request.method == "completion/complete":
         return snapshot.offers.get((server_id, "resource_template", request.tool))
-    return _readable(snapshot, server_id, request.tool)
+    return readable(snapshot, server_id, request.tool)
 
 
 def _in_folder(tool: Tool, folder: str, snapshot: Snapshot) -> Tool:
@@ -60,7 +61,7 @@ def missing(request: Request, snapshot: Snapshot) -> NotFound:
     server = snapshot.servers.get(request.server_id) if request.server_id else None
     if request.method != "tools/call" and snapshot.agent_id and server is None:
         return NotFound(
-            f"{whose} does not have this server.",
+            say("{whose} does not have this server.", whose=whose),
             code="not_bound",
             field="server_id",
             rule="resolve",
@@ -72,7 +73,7 @@ def missing(request: Request, snapshot: Snapshot) -> NotFound:
 def unknown(whose: str, noun: str, name: str) -> NotFound:
     """Return the problem of a name that nothing has."""
     return NotFound(
-        f"{whose} has no {noun} {name!r}.",
+        say("{whose} has no {noun} {name!r}.", whose=whose, noun=noun, name=name),
         code=f"unknown_{noun}",
         field={"tool": "tool", "resource": "uri"}.get(noun, "name"),
         rule="resolve",
@@ -132,7 +133,7 @@ def _completion_schema(offer: Offer) -> dict[str, Any]:
     }
 
 
-def _readable(snapshot: Snapshot, server_id: UUID, uri: str) -> Offer | None:
+def readable(snapshot: Snapshot, server_id: UUID, uri: str) -> Offer | None:
     """Return the resource that is the URI, or the template that means it, the allowed one first."""
     exact = snapshot.offers.get((server_id, "resource", uri))
     if exact and (exact.decision.allowed or exact.decision.code in FINAL):

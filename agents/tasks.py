@@ -14,6 +14,7 @@ from agents.sessions.runner import session_runner
 from agents.sessions.runners import forgotten
 from agents.workflows import schedules
 from bonobot.ledger.abandoned import settle_abandoned
+from bonobot.lib.alone import Alone
 from bonobot.lib.runtime import runtime
 
 ABANDONED_AFTER = timedelta(minutes=9)
@@ -31,7 +32,7 @@ def play_recording(replay_id: str) -> None:
     runtime().spawn(running.take(UUID(replay_id)), name=f"take replay {replay_id}")
 
 
-@shared_task
+@shared_task(base=Alone)
 def sweep() -> int:
     """Nudge for sessions and replays that nobody runs although someone should; return how many.
 
@@ -51,13 +52,13 @@ def sweep() -> int:
     return len(found) + len(waiting)
 
 
-@shared_task
+@shared_task(base=Alone)
 def run_due_workflows() -> int:
     """Begin the runs of workflows whose schedules are due; return how many."""
     return schedules.run_due()
 
 
-@shared_task
+@shared_task(base=Alone)
 def watch_budgets() -> int:
     """Tell people of budgets that are nearly or wholly spent; return of how many."""
     return overspending.watch()

@@ -14,10 +14,11 @@ from django.db import transaction
 from django.db.models import QuerySet
 
 from agents.governance.rules import Policy, Rule
-from agents.models import Agent, ToolName, ToolPolicy, ToolRule
+from agents.models import Agent, ToolPolicy, ToolRule
 from bonobot.ledger.changes import change
 from bonobot.lib.canonical import canonical, digest
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -84,10 +85,10 @@ def written_rules(owner: Owner, text: PolicyText) -> list[ToolRule]:
     """Return the rules that a policy's words mean, not stored yet; raises `Invalid`."""
     if text.mode not in ToolPolicy.Mode.values:
         raise Invalid(
-            f"There is no policy mode {text.mode!r}.",
+            say("There is no policy mode {mode!r}.", mode=text.mode),
             code="unknown_mode",
             field="mode",
-            remedy=f"Use one of: {', '.join(ToolPolicy.Mode.values)}.",
+            remedy=say("Use one of: {values}.", values=", ".join(ToolPolicy.Mode.values)),
         )
     return _all_rules(owner, text)
 
@@ -160,9 +161,12 @@ def unsaid(owner: Owner) -> str:
     return ToolPolicy.Mode.NONE if isinstance(owner, Agent) else ToolPolicy.Mode.ALL
 
 
-def _tool_names(owner: Owner) -> Iterable[ToolName]:
+def _tool_names(owner: Owner) -> Iterable[Any]:
     """Return the stored names that rules may use; an organization's tools have none."""
-    return owner.tool_names.select_related("server") if isinstance(owner, Agent) else ()
+    if not isinstance(owner, Agent):
+        return ()
+    # Thousands, at each preview of a policy: without making objects of them.
+    return owner.tool_names.values_list("name", "server_id", "own_name", "server__slug", named=True)
 
 
 def _is_every(rule: ToolRule) -> bool:
@@ -205,13 +209,23 @@ def replace_policy(
 
 
 def _all_rules(owner: Owner, text: PolicyText) -> list[ToolRule]:
-    rules = [rule for effect in EFFECTS for rule in _rules(owner, effect, text.entries(effect))]
+    servers = {server.slug: server.pk for server in _servers(owner)}
+    known = {one.name: (one.server__slug, one.own_name) for one in _tool_names(owner)}
+    rules = [
+        rule
+        for effect in EFFECTS
+        for rule in _rules(owner, effect, text.entries(effect), servers, known)
+    ]
     return list({_meaning(rule): rule for rule in rules}.values())  # said twice is said once
 
 
-def _rules(owner: Owner, effect: str, entries: Iterable[Entry]) -> list[ToolRule]:
-    servers = {server.slug: server.pk for server in _servers(owner)}
-    known = {name.name: (name.server.slug, name.own_name) for name in _tool_names(owner)}
+def _rules(
+    owner: Owner,
+    effect: str,
+    entries: Iterable[Entry],
+    servers: Mapping[str, UUID],
+    known: Mapping[str, tuple[str, str]],
+) -> list[ToolRule]:
     rules = []
     for index, entry in enumerate(entries):
         pattern = entry if isinstance(entry, str) else entry.tool

@@ -17,6 +17,7 @@ from agents.governance.kits import (
 from agents.models import Agent
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import Conflict, Forbidden, Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.labels import labels_in
@@ -36,7 +37,11 @@ def checked_tools(principal: Principal, agent: Agent, spec: "AgentSpec") -> "Age
     if spec.builtin_tools is not None:
         wanted = check_kits(spec.builtin_tools)
         if granted := restricted_changes(agent.builtin_tools, wanted):
-            _require(principal, f"builtin_tools.{granted[0]}", f"grant `{granted[0]}`")
+            _require(
+                principal,
+                f"builtin_tools.{granted[0]}",
+                say("grant `{granted}`", granted=granted[0]),
+            )
         spec = replace(spec, builtin_tools=wanted)
     if spec.workspace_folder and spec.workspace_folder != agent.workspace_folder:
         _require(principal, "workspace_folder", "attach a folder of this host")
@@ -45,7 +50,9 @@ def checked_tools(principal: Principal, agent: Agent, spec: "AgentSpec") -> "Age
         value = getattr(spec, name)
         if value is not None and not 1 <= value <= most:
             raise Invalid(
-                f"{value} is out of bounds.", field=name, remedy=f"Write a number of 1 to {most:,}."
+                say("{value} is out of bounds.", value=value),
+                field=name,
+                remedy=say("Write a number of 1 to {most:,}.", most=most),
             )
     return spec
 
@@ -116,7 +123,7 @@ def _folder(agent: Agent, path: str) -> str:
     for other in _others(agent):
         if other != found and (other.is_relative_to(found) or found.is_relative_to(other)):
             raise Invalid(
-                f"{str(found)!r} lies in another agent's folder, or holds it.",
+                say("{found!r} lies in another agent's folder, or holds it.", found=str(found)),
                 code="nested_folders",
                 field="workspace_folder",
                 remedy="Attach a folder beside it, or the very same one.",
@@ -133,7 +140,7 @@ def _others(agent: Agent) -> Iterator[Path]:
 def _require(principal: Principal, field: str, what: str) -> None:
     if not principal.may(Action.GRANT_HOST_ACCESS):
         raise Forbidden(
-            f"Only a platform administrator may {what}.",
+            say("Only a platform administrator may {what}.", what=what),
             code="platform_admin_only",
             field=field,
             rule="platform_admin",

@@ -15,16 +15,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command that the arguments name; without one, tell which there are."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
     program, given = _program(), list(sys.argv[1:] if arguments is None else arguments)
-    if given in ([], ["help"], ["--help"], ["-h"]):
-        sys.stdout.write(overview(program))
-        return
+    from django.core.exceptions import ImproperlyConfigured
 
+    try:
+        if given in ([], ["help"], ["--help"], ["-h"]):
+            sys.stdout.write(overview(program))
+        else:
+            _execute([program, *given])
+    except ImproperlyConfigured as error:  # its sentence says the setting and what to do
+        sys.stderr.write(f"settings_wrong: {error}\n")
+        sys.exit(1)
+
+
+def _execute(line: Sequence[str]) -> None:
     from django.core.management import execute_from_command_line
 
     from bonobot.lib.runtime import close
 
     try:
-        execute_from_command_line([program, *given])
+        execute_from_command_line([*line])
     finally:
         close()
 

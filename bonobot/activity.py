@@ -18,7 +18,8 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot import charts
 from bonobot.ledger import reports
-from bonobot.ledger.reports import Line, Reader, Span
+from bonobot.ledger.dimensions import ERRORS, Line
+from bonobot.ledger.reports import Reader, Span
 
 LISTED = 8
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -26,25 +27,31 @@ HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 
 @dataclass(frozen=True)
 class Range:
-    """How far back the dashboard looks, and how long each of its steps is."""
+    """How far back the dashboard looks, and how long each of its steps is.
+
+    One day is the 24 hours that end with the running one; more are whole days of UTC, today the
+    last, whose lists are read by the day.
+    """
 
     slug: str
     title: Any
     step: timedelta
-    steps: int
+    days: int
 
     def span(self, now: datetime) -> Span:
         """Return it as it ends now: whole steps, the running one among them."""
         now = reports.utc(now)
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        if self.days > 1:
+            first = midnight - (self.days - 1) * DAY
+            return Span(first, None, "day" if self.step == DAY else "hour")
         running = midnight + (now - midnight) // self.step * self.step
-        since = running - (self.steps - 1) * self.step
-        return Span(since, None, "day" if self.step == DAY else "hour")
+        return Span(running + self.step - DAY, None, "hour")
 
 
 RANGES = (
-    Range("24h", _("24 hours"), HOUR, 24),
-    Range("7d", _("7 days"), 6 * HOUR, 28),
+    Range("24h", _("24 hours"), HOUR, 1),
+    Range("7d", _("7 days"), 6 * HOUR, 7),
     Range("30d", _("30 days"), DAY, 30),
 )
 
@@ -59,13 +66,12 @@ class Step:
 
 
 class Activity:
-    """The calls of one organization within a range (6 queries in all)."""
+    """The calls of one organization within a range (7 queries in all)."""
 
     def __init__(self, organization_id: UUID, chosen: str, now: datetime | None = None) -> None:
         self.range = next((one for one in RANGES if one.slug == chosen), RANGES[0])
-        self.reader: Reader = reports.reader(
-            organization_id, self.range.span(now or timezone.now())
-        )
+        self.now = now or timezone.now()
+        self.reader: Reader = reports.reader(organization_id, self.range.span(self.now))
 
     @property
     def since(self) -> datetime:
@@ -75,16 +81,12 @@ class Activity:
     @cached_property
     def steps(self) -> list[Step]:
         """The range step by step, the oldest first."""
-        lines: dict[datetime, Line] = {}
+        step = self.range.step
+        places = [self.since + n * step for n in range((self.now - self.since) // step + 1)]
+        lines = {place: Line() for place in places}
         for (begins,), line in self.reader.read("begins").items():
-            place = self.since + (begins - self.since) // self.range.step * self.range.step
-            lines.setdefault(place, Line()).add(line)
-        return [
-            Step(begins, lines.get(begins, Line()), self.link(begins, begins + self.range.step))
-            for begins in (
-                self.since + number * self.range.step for number in range(self.range.steps)
-            )
-        ]
+            lines[min(places[-1], self.since + (begins - self.since) // step * step)].add(line)
+        return [Step(place, line, self.link(place, place + step)) for place, line in lines.items()]
 
     @cached_property
     def total(self) -> Line:
@@ -103,7 +105,7 @@ class Activity:
     @property
     def cards(self) -> list[dict[str, Any]]:
         """The numbers at the top, each with the way to its rows."""
-        total, errors = self.total, ",".join(reports.ERRORS)
+        total, errors = self.total, ",".join(ERRORS)
         slowest = self.link(outcome__in="ok", o=-8)
         return [
             {"title": _("calls"), "n": total.calls, "url": self.link(), "tone": ""},

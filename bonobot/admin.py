@@ -1,8 +1,11 @@
 """The admin as a whole: who gets in, in which organization they work, and where things are."""
 
+from collections.abc import Callable
 from typing import Any
 
+from django.conf import settings
 from django.contrib.admin import site
+from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.models import AbstractBaseUser
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponseRedirect
@@ -10,30 +13,43 @@ from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.templatetags.static import static
 from django.urls import URLPattern, path, reverse
+from django.utils.decorators import method_decorator
 from django.utils.translation import gettext_lazy as _
+from django.views.decorators.cache import never_cache
 
 from bonobot.dashboard import dashboard
 from bonobot.lib.admin import AdminSite, AuthenticationForm
 from bonobot.lib.problems import NotFound, Problem
+from bonobot.lib.sayings import say
 from bonobot.palette import found
 from bonobot.tenancy.active import SESSION_KEY, principal_of
 from bonobot.tenancy.models import Membership, Organization
 from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.providers import announced
 from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import ScopedAdmin
+from bonobot.tenancy.screens import ScopedAdmin, profile
 from bonobot.tenancy.screens.answers import View, answering, fragment, rights, screen
+from bonobot.tenancy.screens.joining import is_invited
+from bonobot.tenancy.second_factor import SecondFactorNeeded
+from bonobot.tenancy.sign_on import SingleSignOnNeeded, mark_of, organizations_of
+from bonobot.tenancy.signing_in import SignInView, count_attempt
 from bonobot.tenancy.templatetags.bonobot import counted
 from bonobot.usage_screen import usage_page
 from bonobot.waiting import waiting
 
 __all__ = ["Site", "site"]
 
-# Rights come from memberships, and schedules have a screen of ours.
-LEFT_OUT = frozenset({"auth", "django_celery_beat"})
+# Rights come from memberships, schedules have a screen of ours, grants are among the tokens, and
+# how people sign in is on pages of their own.
+LEFT_OUT = frozenset(
+    {"account", "auth", "django_celery_beat", "mfa", "oauth2_provider", "usersessions"}
+)
 ORGANIZATIONS_SHOWN = 50
 
+PROVIDERS = "tenancy_provider_changelist"
 ORGANIZATION = "tenancy_organization_changelist"
 WORKFLOWS = "agents_workflow_changelist"
+PROGRAMS = "programs"
 SCHEDULES = "django_celery_beat_periodictask_changelist"
 
 # Group, then (title, icon, address, action that shows it, platform administrators only).
@@ -71,6 +87,8 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
             (_("Channels"), "campaign", "notices_channel_changelist", Action.VIEW_AUDIT, False),
             (_("Members"), "group", "tenancy_membership_changelist", Action.VIEW, False),
             (_("Tokens"), "key", "tenancy_token_changelist", Action.MANAGE_TOKENS, False),
+            (_("Programs let in"), "apps", PROGRAMS, Action.MANAGE_TOKENS, False),
+            (_("Sign-in"), "login", PROVIDERS, Action.MANAGE_ORGANIZATION, False),
             (_("Organization"), "domain", ORGANIZATION, Action.MANAGE_ORGANIZATION, False),
         ),
     ),
@@ -87,13 +105,19 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
 
 
 class SignIn(AuthenticationForm):
-    """Let in whoever belongs to an organization; Django's staff flag plays no part."""
+    """Let in whoever belongs to an organization, or is about to; `is_staff` plays no part."""
+
+    def clean(self) -> dict[str, Any]:
+        """Count the try before the password is looked at."""
+        count_attempt(self.request, self.cleaned_data.get("username", ""))
+        found: dict[str, Any] = super().clean()
+        return found
 
     def confirm_login_allowed(self, user: AbstractBaseUser) -> None:
         """Raise `ValidationError` for somebody without an organization."""
-        if not _belongs(user):
+        if not (_belongs(user) or (user.is_active and is_invited(self.request))):
             raise ValidationError(
-                _("You belong to no organization yet. Ask an owner to add you as a member."),
+                _("You belong to no organization yet. Ask an owner for an invitation."),
                 code="no_organization",
             )
 
@@ -102,6 +126,7 @@ class Site(AdminSite):
     """The admin of Bonobot."""
 
     login_form = SignIn
+    logout_template = "people/signed_out.html"
     site_header = "Bonobot"
     site_title = "Bonobot"
     index_title = _("Dashboard")
@@ -129,6 +154,47 @@ class Site(AdminSite):
         """Wrap a view: signed in, of an organization, problems answered as people expect."""
         return super().admin_view(answering(view), cacheable)
 
+    @method_decorator((never_cache, login_not_required))
+    def login(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        """Ask for name and password; who lacks a second factor that is needed sets one up."""
+        if request.method == "GET" and request.user.is_authenticated:
+            try:
+                principal_of(request)
+            except SecondFactorNeeded:
+                return HttpResponseRedirect(reverse("mfa_index"))
+            except SingleSignOnNeeded:
+                return HttpResponseRedirect(reverse("account_sso_choose"))
+            except Problem:
+                pass  # signed in, but with nothing to see: the page says so
+            else:
+                return HttpResponseRedirect(reverse("admin:index"))
+        context = {
+            **self.each_context(request),
+            "title": _("Log in"),
+            "app_path": request.get_full_path(),
+            "username": request.user.get_username(),
+            "providers": announced(),
+            "onward": request.GET.get("next", ""),
+            **(extra_context or {}),
+        }
+        request.current_app = self.name
+        view = SignInView.as_view(
+            template_name="people/login.html",
+            authentication_form=self.login_form,
+            extra_context=context,
+        )
+        return view(request)
+
+    def logout(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponseBase:
+        """Sign out; whoever came by an identity provider is told how to sign out there, too."""
+        mark = mark_of(request) or {}
+        context = {"title": _("You are signed out."), "leaving": mark.get("leaving", "")}
+        return super().logout(request, context | (extra_context or {}))
+
     def get_urls(self) -> list[URLPattern]:
         """Return the addresses, those of the organization that is worked in among them."""
         from agents.admin.policy import own_policy
@@ -145,8 +211,10 @@ class Site(AdminSite):
                 name="organization_what_if",
             ),
             *addresses(self.admin_view),
+            *profile.addresses(self.admin_view),
             path("usage/", self.admin_view(usage_page), name="usage"),
             path("palette/", self.admin_view(self.palette), name="palette"),
+            *_of_programs(self.admin_view),
             path("organization/halt/", self.admin_view(kill_switch), name="organization_halt"),
         ]
         return [*own, *super().get_urls()]
@@ -177,7 +245,7 @@ class Site(AdminSite):
             return screen(request, "organization.html", title=_("Choose an organization"))
         slug = request.POST.get("to") or request.GET.get("to", "")
         if not _organizations(request).filter(slug=slug).exists():
-            raise NotFound(f"There is no organization {slug!r} for you.", field="to")
+            raise NotFound(say("There is no organization {slug!r} for you.", slug=slug), field="to")
         request.session[SESSION_KEY] = slug
         return HttpResponseRedirect(reverse("admin:index"))
 
@@ -195,6 +263,7 @@ class Site(AdminSite):
             "scripts": [static("bonobot/admin.js")],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
             "site_url": None,
+            "account_links": _account_links(request),
         }
         if not self.has_permission(request):
             return context
@@ -208,6 +277,10 @@ class Site(AdminSite):
             "organization": here,
             "site_subheader": str(here or ""),
             "site_dropdown": _choices(organizations, here),
+            "account_links": [
+                {"title": _("Your profile"), "link": reverse("admin:profile")},
+                *context["account_links"],
+            ],
         }
         return context
 
@@ -224,8 +297,7 @@ class Site(AdminSite):
 
 
 def _organizations(request: HttpRequest) -> Any:
-    user: Any = request.user
-    return Organization.objects.of_user(user)
+    return organizations_of(request)
 
 
 def _belongs(user: Any) -> bool:
@@ -233,8 +305,34 @@ def _belongs(user: Any) -> bool:
     return user.is_active and (user.is_superuser or member.exists())
 
 
+def _of_programs(wrap: Callable[[View], View]) -> list[URLPattern]:
+    """Return the addresses of the pages of programs that people let in, where they can."""
+    if not settings.BONOBOT_OAUTH:
+        return []
+    from bonobot.authority import screens  # what it is built upon is there only then
+
+    return [
+        path("let-in/", wrap(screens.own), name="let_in"),
+        path("programs/", wrap(screens.of_organization), name=PROGRAMS),
+    ]
+
+
+def _account_links(request: HttpRequest) -> list[dict[str, Any]]:
+    """Return what the person's own menu leads to."""
+    user: Any = request.user
+    links = []
+    if user.is_authenticated and user.has_usable_password():
+        links.append(("admin:password_change", _("Change password")))
+    links.append(("mfa_index", _("Second factor")))
+    if settings.BONOBOT_OAUTH:
+        links.append(("admin:let_in", _("Programs that you let in")))
+    return [{"title": title, "link": reverse(name)} for name, title in links]
+
+
 def _may(principal: Principal, entry: Entry) -> bool:
-    _title, _icon, _address, action, platform = entry
+    _title, _icon, address, action, platform = entry
+    if address == PROGRAMS and not settings.BONOBOT_OAUTH:
+        return False
     if platform:
         return principal.platform_admin
     # An auditor or reviewer doesn't run agents, but sees them.

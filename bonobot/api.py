@@ -12,6 +12,8 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from bonobot.lib.problems import NotFound, Problem
+from bonobot.lib.sayings import say
+from bonobot.lib.translating import localized
 from bonobot.tenancy.api.faults import problem_of
 from bonobot.tenancy.api.resources import PROBLEM_JSON, AlwaysJSON
 
@@ -33,12 +35,14 @@ COME_AGAIN_S = 2.0
 
 
 def problem_details(problem: Problem) -> dict[str, Any]:
-    """Return the members of a problem, RFC 9457's and ours."""
+    """Return the members of a problem, RFC 9457's and ours; texts in the language asked for."""
+    texts = {"detail": localized(problem), "remedy": localized(problem.remedy)}
     return {
         "type": "about:blank",
         "title": HTTPStatus(problem.status).phrase,
         "status": problem.status,
         **problem.as_dict(),
+        **{name: text for name, text in texts.items() if text},
     }
 
 
@@ -65,7 +69,7 @@ class Nowhere(APIView):
     def initial(self, request: Any, *args: Any, **kwargs: Any) -> None:
         """Answer 404 to any method."""
         raise NotFound(
-            f"There is nothing at {request.path[:200]}.",
+            say("There is nothing at {path}.", path=request.path[:200]),
             code="unknown_path",
             remedy="Paths have no trailing slash; /api/schema lists them all.",
         )
@@ -84,6 +88,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("", include("bonobot.tenancy.api.urls")),
     path("", include("bonobot.notices.api.urls")),
     path("", include("bonobot.gateway.api")),
+    path("", include("bonobot.first_run_api")),
     path("", include("agents.api.urls")),  # first: `mcp-servers/import` is no server's id
     path("", include("mcp_servers.api.urls")),
     re_path(r"", Nowhere.as_view()),

@@ -1,14 +1,41 @@
 """The project's own application: its commands and its system checks."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from django.apps import AppConfig
+from django.contrib import admin
 from django.contrib.admin import apps as admin_apps
+from django.contrib.admin.checks import check_admin_app, check_dependencies
+from django.core.checks import CheckMessage, Tags, register
 
 
-class AdminConfig(admin_apps.AdminConfig):
-    """Django's admin, whose default site is ours."""
+class AdminConfig(admin_apps.SimpleAdminConfig):
+    """Django's admin, whose default site is ours; its pages are loaded with the addresses."""
 
     default = False
     default_site = "bonobot.admin.Site"
+
+    def ready(self) -> None:
+        """Register Django's checks of the admin, and load the pages only when they run."""
+        register(check_dependencies, Tags.admin)
+        register(check_pages, Tags.admin)
+
+
+def check_pages(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Check all pages of the admin as Django does."""
+    load_pages()
+    return check_admin_app(app_configs)
+
+
+def load_pages() -> None:
+    """Register the pages of the admin: the apps' own, then what the wiring adds to them.
+
+    They take a second, which workers and most commands need not wait for.
+    """
+    admin.autodiscover()
+    from bonobot import schedule_screen  # noqa: F401 - importing registers
+    from bonobot.gateway import admin as programs  # noqa: F401
 
 
 class BonobotConfig(AppConfig):
@@ -19,11 +46,10 @@ class BonobotConfig(AppConfig):
     verbose_name = "Bonobot"
 
     def ready(self) -> None:
-        """Register the system checks and the admin of schedules, once the site is there."""
+        """Register the system checks; begin to trace, where that is wanted."""
         from django.conf import settings
 
-        from bonobot import __version__, checks, schedule_screen  # noqa: F401 - importing registers
-        from bonobot.gateway import admin  # noqa: F401 - it adds to others' pages
+        from bonobot import __version__, checks  # noqa: F401 - importing registers
         from bonobot.lib import tracing
 
         if settings.BONOBOT_TRACES:

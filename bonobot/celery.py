@@ -7,7 +7,15 @@ import sys
 from typing import Any
 
 from celery import Celery
-from celery.signals import beat_init, setup_logging, worker_ready, worker_shutdown
+from celery.signals import (
+    beat_init,
+    before_task_publish,
+    setup_logging,
+    worker_ready,
+    worker_shutdown,
+)
+
+from bonobot.queues import stamp
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
 
@@ -26,6 +34,12 @@ def use_our_logging(**_: Any) -> None:
     from django.conf import settings  # settings import this package, so not at the top
 
     logging.config.dictConfig(settings.LOGGING)
+
+
+@before_task_publish.connect
+def note_when(headers: dict[str, Any], **_: Any) -> None:
+    """Say in each message when it was sent."""
+    stamp(headers)
 
 
 @worker_ready.connect
@@ -51,7 +65,7 @@ def begin_probes(**_: Any) -> None:
     from bonobot import metrics, probes  # models, which need settings
     from bonobot.beat import Schedules
 
-    metrics.begin_rows()
+    metrics.begin_rows(lambda: Schedules.leader.leads)
     probes.begin(Schedules.age_s)
 
 

@@ -57,7 +57,7 @@ def keys_are_private(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     ]
 
 
-@register()
+@register(Tags.security)
 def variables_are_known(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find `BONOBOT_*` variables that no setting reads."""
     return [

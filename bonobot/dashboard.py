@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, F, Q
+from django.db.models import Count, F, OuterRef, Q, Subquery
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
@@ -27,6 +27,7 @@ from mcp_servers.oauth.presence import tasks
 from mcp_servers.outages import REAUTH
 
 LISTED = 8
+TROUBLE = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
 HOURS = 24
 BUDGETS_READ = 200
 
@@ -105,11 +106,15 @@ def _states(counts: dict[str, int]) -> list[dict[str, Any]]:
 
 
 def _troubled(servers: Any, told: list[UUID]) -> list[dict[str, Any]]:
-    """Return the servers that need somebody, each with the way to what helps; none told already."""
-    states = (Server.Status.ERROR, Server.Status.NEEDS_REAUTH)
-    rows = servers.enabled().filter(status__in=states).exclude(pk__in=told)
-    found = rows.order_by("-checked_at")[:LISTED]
-    return [{"server": server, **_help(server)} for server in found]
+    """Return the servers that need somebody, each with the way to what helps; none told already.
+
+    Those that have been away longest stand last: they are known best.
+    """
+    lasting = Outage.objects.filter(server=OuterRef("pk"), ended_at=None).values("began_at")[:1]
+    rows = servers.enabled().filter(status__in=TROUBLE).exclude(pk__in=told)
+    found = rows.annotate(away_since=Subquery(lasting))
+    newest = F("away_since").desc(nulls_last=True)
+    return [{"server": server, **_help(server)} for server in found.order_by(newest)[:LISTED]]
 
 
 def _help(server: Server) -> dict[str, Any]:
@@ -126,11 +131,13 @@ def _help(server: Server) -> dict[str, Any]:
 def _outages(organization_id: UUID) -> Any:
     """Return the outages that reach into the last day, those that last first.
 
-    A server that wants somebody to sign in is there: it is told where that is done.
+    What lasts at a server in trouble is told among the servers; one that wants somebody to sign in
+    is there, and told where that is done.
     """
     since = timezone.now() - timedelta(hours=HOURS)
     rows = Outage.objects.for_organization(organization_id).filter(reaching_into(since))
-    rows = rows.exclude(code=REAUTH)
+    told = Q(ended_at=None, server__enabled=True, server__status__in=TROUBLE)
+    rows = rows.exclude(code=REAUTH).exclude(told)
     lasting = F("ended_at").desc(nulls_first=True)
     return rows.select_related("server").order_by(lasting)[:LISTED]
 

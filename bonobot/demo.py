@@ -29,7 +29,7 @@ from mcp_servers.models import Server
 from mcp_servers.registration import add, switch
 
 USERNAME = "admin"
-INSTRUCTIONS = """You help people find out what time it is, and what happened in a git repository.
+INSTRUCTIONS = """You help people find out what time it is{more}.
 Use the tools. Say plainly what you did, and what did not work."""
 # The agent may read the repository; what writes is left out, so that a refusal can be seen too.
 ALLOWED = (
@@ -77,7 +77,9 @@ def create_demo() -> Demo:
         AgentSpec(
             name="Demo",
             slug="demo",
-            description="Knows the time, and this repository's history",
+            description="Knows the time, and this repository's history"
+            if _repository()
+            else "Knows the time",
             instructions=_instructions(),
             model_endpoint=endpoint,
         ),
@@ -108,8 +110,10 @@ def _people(password: str) -> tuple[Organization, User]:
 
 
 def _instructions() -> str:
-    repository = _repository()
-    return f"{INSTRUCTIONS}\nThe repository is at {repository}." if repository else INSTRUCTIONS
+    if repository := _repository():
+        text = INSTRUCTIONS.format(more=", and what happened in a git repository")
+        return f"{text}\nThe repository is at {repository}."
+    return INSTRUCTIONS.format(more="")
 
 
 def _servers() -> list[_DemoServer]:

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import packages_distributions
 from typing import Any, Literal
 
 from celery.app.control import Inspect
@@ -23,6 +24,7 @@ from bonobot import health, readiness, schedules
 from bonobot.celery import app
 from bonobot.checks import OLDEST_SQLITE, open_key_files
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.tenancy.keyrings import IssuerUnreachable, Whose, keyrings
 from bonobot.tenancy.models import Issuer
 from mcp_servers.connections.confinement import Kind, fault
@@ -39,7 +41,7 @@ CLOCKS_APART_S = 2.0
 # The least that shares a database: two of web, two workers and beat.
 PROCESSES = 5
 BOXES: tuple[Kind, ...] = ("namespaces", "bubblewrap")
-START_BEAT = "Start exactly one: `bonobot up`, or `bonobot beat`."
+START_BEAT = "Start one: `bonobot up`, or `bonobot beat`; a second one stands by."
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,19 @@ def folder() -> Iterator[Finding]:
     var = settings.BONOBOT_VAR
     if os.access(var, os.R_OK | os.W_OK | os.X_OK):
         free = shutil.disk_usage(var).free // 2**20
-        yield Finding("folder", "ok", f"{var}, {free:,} MiB free")
+        yield Finding("folder", "ok", say("{var}, {free:,} MiB free", var=var, free=free))
     else:
-        yield Finding("folder", "failed", f"{var} isn't writable", f"Run `chown -R $USER {var}`.")
+        yield Finding(
+            "folder", "failed", say("{var} isn't writable", var=var), f"Run `chown -R $USER {var}`."
+        )
     if readable := [path for path, _ in open_key_files()]:
         paths = " ".join(map(str, readable))
-        yield Finding("keys", "failed", f"others can read {paths}", f"Run `chmod 600 {paths}`.")
+        yield Finding(
+            "keys",
+            "failed",
+            say("others can read {paths}", paths=paths),
+            f"Run `chmod 600 {paths}`.",
+        )
     else:
         yield Finding("keys", "ok", "readable by this user only")
 
@@ -97,7 +106,12 @@ def database() -> Iterator[Finding]:
         yield Finding("database", "failed", f"{connection.vendor}: {error}".strip(), fix)
         return
     took_ms = (time.monotonic() - begun) * 1000
-    detail = f"{connection.display_name} {version}, answered in {took_ms:.0f} ms"
+    detail = say(
+        "{display_name} {version}, answered in {took_ms:.0f} ms",
+        display_name=connection.display_name,
+        version=version,
+        took_ms=took_ms,
+    )
     if connection.vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
         fix = "Use a Python with a newer SQLite, or PostgreSQL through `DATABASE_URL`."
         yield Finding("database", "failed", detail, fix)
@@ -105,7 +119,9 @@ def database() -> Iterator[Finding]:
         yield Finding("database", "ok", detail)
     if pending:
         fix = "Run `bonobot migrate`."
-        yield Finding("migrations", "failed", f"{pending} are not applied", fix)
+        yield Finding(
+            "migrations", "failed", say("{pending} are not applied", pending=pending), fix
+        )
     else:
         yield Finding("migrations", "ok", "all applied")
 
@@ -121,7 +137,7 @@ def secrets() -> Iterator[Finding]:
             "Restore the keys they were made with: add them to `BONOBOT_FIELD_KEYS` "
             "(or, for tokens, to `BONOBOT_TOKEN_PEPPERS`), behind the first."
         )
-        detail = f"made with other keys: {', '.join(unopened)}"
+        detail = say("made with other keys: {unopened}", unopened=", ".join(unopened))
         yield Finding("secrets", "failed", detail, fix)
     else:
         yield Finding("secrets", "ok", "the keys open what is stored")
@@ -143,11 +159,11 @@ def clock() -> Iterator[Finding]:
     apart = abs(float(then) - (before + time.time()) / 2)
     if apart > CLOCKS_APART_S:
         fix = "Let a time service (chrony, systemd-timesyncd) set the clocks of all hosts."
-        yield Finding("clock", "failed", f"{apart:.1f} s from the database's", fix)
+        yield Finding("clock", "failed", say("{apart:.1f} s from the database's", apart=apart), fix)
     else:
-        yield Finding("clock", "ok", f"{apart:.2f} s from the database's")
+        yield Finding("clock", "ok", say("{apart:.2f} s from the database's", apart=apart))
     pool = settings.DATABASES["default"]["OPTIONS"]["pool"]["max_size"]
-    detail = f"{allowed} allowed, {pool} for each process"
+    detail = say("{allowed} allowed, {pool} for each process", allowed=allowed, pool=pool)
     if int(allowed) < PROCESSES * (pool + 1):
         fix = "Raise `max_connections` of PostgreSQL or lower `BONOBOT_DATABASE_POOL`."
         yield Finding("connections", "warning", detail, fix)
@@ -170,7 +186,9 @@ def memory_of_redis() -> Iterator[Finding]:
     policy = found.get("maxmemory_policy", "noeviction")
     if found.get("maxmemory") and policy != "noeviction":
         fix = "Set `maxmemory-policy noeviction`: what is lost waits for the next sweep."
-        yield Finding("redis", "warning", f"evicts ({policy}) when it is full", fix)
+        yield Finding(
+            "redis", "warning", say("evicts ({policy}) when it is full", policy=policy), fix
+        )
     else:
         yield Finding("redis", "ok", "evicts nothing")
 
@@ -199,10 +217,14 @@ def beat(workers: Collection[Mapping[str, Any]]) -> Finding:
     uptime_s = max(worker["uptime"] for worker in workers)
     sweeps = sum(worker["total"].get(SWEEP, 0) for worker in workers)
     if sweeps:
-        return Finding("beat", "ok", f"sweeps in the last {uptime_s} s: {sweeps}")
+        return Finding(
+            "beat",
+            "ok",
+            say("sweeps in the last {uptime_s} s: {sweeps}", uptime_s=uptime_s, sweeps=sweeps),
+        )
     if uptime_s < 2 * SWEEP_EVERY_S:
         return Finding("beat", "warning", "the workers have just started", "Look again soon.")
-    return Finding("beat", "failed", f"no sweep in {uptime_s} s", START_BEAT)
+    return Finding("beat", "failed", say("no sweep in {uptime_s} s", uptime_s=uptime_s), START_BEAT)
 
 
 def schedule() -> Iterator[Finding]:
@@ -217,7 +239,7 @@ def schedule() -> Iterator[Finding]:
         yield Finding("schedule", "warning", "beat has never run here", START_BEAT)
     else:
         late = age_s > readiness.beat_late_after_s(beats[0])
-        detail = f"beat wrote {age_s:.0f} s ago"
+        detail = say("beat wrote {age_s:.0f} s ago", age_s=age_s)
         yield Finding("schedule", "failed" if late else "ok", detail, START_BEAT if late else "")
     if off := sorted(row.name for row in rows if not row.enabled):
         fix = "Switch them on in the admin, under Schedules, unless that is meant so."
@@ -235,9 +257,16 @@ def watching() -> Iterator[Finding]:
         return  # which was told above
     if alone:
         fix = "Start a worker more, or raise `BONOBOT_WATCHED_SERVERS`."
-        yield Finding("change notices", "warning", f"{alone} of {wanted} servers are unheard", fix)
+        yield Finding(
+            "change notices",
+            "warning",
+            say("{alone} of {wanted} servers are unheard", alone=alone, wanted=wanted),
+            fix,
+        )
     else:
-        yield Finding("change notices", "ok", f"{wanted} servers are listened to")
+        yield Finding(
+            "change notices", "ok", say("{wanted} servers are listened to", wanted=wanted)
+        )
 
 
 def issuers() -> Iterator[Finding]:
@@ -253,7 +282,25 @@ def issuers() -> Iterator[Finding]:
             fix = "Until it answers, its tokens open nothing. Check its URL and the way there."
             yield Finding(f"issuer {row.name}", "failed", str(problem), fix)
         else:
-            yield Finding(f"issuer {row.name}", "ok", f"keys that it publishes: {len(ring.keys)}")
+            yield Finding(
+                f"issuer {row.name}",
+                "ok",
+                say("keys that it publishes: {count}", count=len(ring.keys)),
+            )
+
+
+def packages() -> Iterator[Finding]:
+    """Look for others that bring a package of our names: which files are there is then chance."""
+    found = packages_distributions()
+    for name in ("agents", "mcp_servers"):
+        for other in sorted(set(found.get(name, ())) - {"bonobot"}):
+            fix = f"Install Bonobot into an environment of its own, without {other}."
+            yield Finding(
+                "packages",
+                "failed",
+                say("{other} brings a package {name!r}, too", other=other, name=name),
+                fix,
+            )
 
 
 def launchers() -> Iterator[Finding]:
@@ -292,7 +339,15 @@ def boxes() -> Iterator[Finding]:
             yield Finding(kind, "ok", "servers can be confined so, with and without network")
             continue
         asked = _asked_for(kind)
-        detail = f"{problem}; {asked} servers ask for it and can't be started" if asked else problem
+        detail = (
+            say(
+                "{problem}; {asked} servers ask for it and can't be started",
+                problem=problem,
+                asked=asked,
+            )
+            if asked
+            else problem
+        )
         yield Finding(kind, "failed" if asked else "warning", str(detail), problem.remedy)
 
 
@@ -307,7 +362,11 @@ def sandbox() -> Iterator[Finding]:
         asked = sum(not SANDBOXED.isdisjoint(one) for one in kits)
     except DatabaseError:
         asked = 0  # which `database` tells
-    detail = f"{problem}; {asked} agents have a shell or git, and can't use them"
+    detail = say(
+        "{problem}; {asked} agents have a shell or git, and can't use them",
+        problem=problem,
+        asked=asked,
+    )
     if asked:
         yield Finding("sandbox", "failed", detail, problem.remedy)
     else:
@@ -323,6 +382,7 @@ def _asked_for(kind: str) -> int:
 
 LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     python,
+    packages,
     folder,
     database,
     secrets,

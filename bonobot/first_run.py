@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.models import Binding, ModelEndpoint, Session
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.notices.models import Notice
 from bonobot.tenancy.models import FirstRun, Organization
 from bonobot.tenancy.principals import Principal
@@ -111,7 +112,8 @@ def begun(organization_id: UUID) -> Begun:
 def skip(principal: Principal, slug: str, *, skipped: bool = True) -> None:
     """Leave a step out, or take it up again; raises `Forbidden`, `Invalid`."""
     if slug not in SLUGS:
-        raise Invalid(f"There is no step {slug!r}.", field="step")
+        remedy = say("Use one of: {slugs}.", slugs=", ".join(SLUGS))
+        raise Invalid(say("There is no step {slug!r}.", slug=slug), field="step", remedy=remedy)
     row = _row(principal)
     row.skipped = [one for one in SLUGS if (skipped if one == slug else one in row.skipped)]
     row.save(update_fields=["skipped"])

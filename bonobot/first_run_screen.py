@@ -19,6 +19,7 @@ from agents.trying import Trial, try_endpoint
 from bonobot.first_run import SLUGS, Begun, Step, begun, close, skip
 from bonobot.first_run_forms import AgentForm, ModelForm
 from bonobot.lib.problems import NotFound, Problem
+from bonobot.lib.sayings import say
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -109,7 +110,7 @@ def _do(request: HttpRequest, principal: Principal) -> HttpResponseBase | None:
 def _chosen(request: HttpRequest, found: Begun) -> Step | None:
     wanted = request.POST.get("step") or request.GET.get("step", "")
     if wanted and wanted not in SLUGS:
-        raise NotFound(f"There is no step {wanted!r}.", field="step")
+        raise NotFound(say("There is no step {wanted!r}.", wanted=wanted), field="step")
     return next((step for step in found.steps if step.slug == wanted), found.next)
 
 

@@ -2,7 +2,7 @@
 
 Each process counts for itself and is scraped by itself: web at its own address, worker and beat at
 `BONOBOT_PROBE_ADDRESS`. What is read from rows would be the same everywhere, so beat alone tells
-it, of which there is one: sums over all processes are right. A request is let in by
+it, of which one leads: sums over all processes are right. A request is let in by
 `BONOBOT_METRICS_TOKEN` as its bearer, or by coming from one of `BONOBOT_METRICS_NETWORKS`.
 """
 
@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from agents.budgets import uses
 from agents.models import Approval, Budget, Inbox, Runner, Session
 from agents.sessions import runners
-from bonobot import __version__
+from bonobot import __version__, broker
 from bonobot.lib import metrics
 from bonobot.lib.runtime import runtime
 from bonobot.notices.models import Notice
@@ -78,7 +78,8 @@ async def respond(scope: dict[str, Any], send: Callable[[dict[str, Any]], Awaita
 class Rows(Collector):
     """What the rows say, read at most every ten seconds; beat registers it."""
 
-    def __init__(self) -> None:
+    def __init__(self, leads: Callable[[], bool] = lambda: True) -> None:
+        self._leads = leads
         self._lock = threading.Lock()
         self._read_at = 0.0
         self._read: list[GaugeMetricFamily] = []
@@ -88,7 +89,12 @@ class Rows(Collector):
         return [family(name) for name in FAMILIES]
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Return what is so; without a database that answers, nothing but that it doesn't."""
+        """Return what is so; without a database that answers, nothing but that it doesn't.
+
+        A beat that stands by tells nothing.
+        """
+        if not self._leads():
+            return []
         with self._lock:
             if not self._read_at or time.monotonic() - self._read_at > ROWS_READ_EVERY_S:
                 self._read, self._read_at = self._looked(), time.monotonic()
@@ -102,13 +108,15 @@ class Rows(Collector):
             up.add_metric((), 0)
             return [up]
         up.add_metric((), 1)
-        return [up, *found]
+        return [up, *found, *queues()]
 
 
 FAMILIES = {
     "bonobot_rows_readable": ("1 while beat can read them.", ()),
     "bonobot_waiting": ("What waits for its turn.", ("queue",)),
     "bonobot_waiting_seconds": ("How long the oldest of them waits beyond its time.", ("queue",)),
+    "bonobot_queue_messages": ("Messages that no worker has taken yet.", ("queue",)),
+    "bonobot_queue_seconds": ("How long the oldest of them has waited.", ("queue",)),
     "bonobot_sessions": ("Sessions that aren't over.", ("status",)),
     "bonobot_runners": (
         "Workers: alive, or lapsed (neither heard of nor stopped).",
@@ -126,9 +134,9 @@ def family(name: str) -> GaugeMetricFamily:
     return GaugeMetricFamily(name, text, labels=labels)
 
 
-def begin_rows() -> None:
-    """Have this process tell what the rows say; beat does."""
-    metrics.registry.register(Rows())
+def begin_rows(leads: Callable[[], bool]) -> None:
+    """Have this process tell what the rows say while it leads; beat does."""
+    metrics.registry.register(Rows(leads))
 
 
 def rows() -> Iterator[GaugeMetricFamily]:
@@ -152,6 +160,20 @@ def rows() -> Iterator[GaugeMetricFamily]:
         servers.add_metric((status,), number)
     yield servers
     yield _budgets()
+
+
+def queues() -> Iterator[GaugeMetricFamily]:
+    """Yield what waits in the broker's queues; nothing where it doesn't answer."""
+    many, long = family("bonobot_queue_messages"), family("bonobot_queue_seconds")
+    try:
+        found = broker.waiting()
+    except broker.Unreachable:
+        return
+    for one in found:
+        many.add_metric((one.queue,), one.messages)
+        long.add_metric((one.queue,), one.oldest_s)
+    yield many
+    yield long
 
 
 def _counted(found: QuerySet[Any], column: str) -> dict[str, int]:

@@ -12,11 +12,9 @@ question at a time is out, so that a database that hangs isn't asked by everybod
 import asyncio
 import json
 import logging
-import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal
 
 from django.conf import settings
@@ -28,7 +26,7 @@ from django_celery_beat.models import PeriodicTask
 
 from agents.models import Runner
 from agents.sessions import runners
-from bonobot import health, schedules
+from bonobot import broker, health, schedules
 from bonobot.beat import WRITTEN_EVERY_S
 from bonobot.lib.runtime import runtime
 from bonobot.lib.sealed import sealed_fields
@@ -41,7 +39,6 @@ PATH = "/readyz"
 REPEATED_S = 2.0
 KEYS_TRIED_EVERY_S = 60.0
 ANSWER_S = 5.0
-BROKER_S = 1.0
 STUCK_S = 5.0
 # Without these no request can be answered.
 NEEDED = frozenset({"database", "migrations", "keys", "loop"})
@@ -148,26 +145,13 @@ def _keys() -> Part:
     return Part("keys", "ok", "open what is stored")
 
 
-@cache
-def _redis() -> Any:
-    import redis  # an extra
-
-    seconds = {"socket_timeout": BROKER_S, "socket_connect_timeout": BROKER_S}
-    return redis.Redis.from_url(settings.REDIS_URL, **seconds)
-
-
 def _broker() -> Part:
-    if not settings.REDIS_URL:
-        writable = os.access(settings.BONOBOT_VAR / "broker" / "messages", os.W_OK)
-        detail = "the folder is writable" if writable else "the folder isn't writable"
-        return Part("broker", "ok" if writable else "failed", detail)
-    from redis.exceptions import RedisError  # an extra
-
     try:
-        _redis().ping()
-    except RedisError:
-        return Part("broker", "failed", "Redis doesn't answer")
-    return Part("broker", "ok", "answers")
+        broker.ping()
+    except broker.Unreachable:
+        fault = "Redis doesn't answer" if settings.REDIS_URL else "the folder isn't writable"
+        return Part("broker", "failed", fault)
+    return Part("broker", "ok", "answers" if settings.REDIS_URL else "the folder is writable")
 
 
 def _beat() -> Part:

@@ -26,6 +26,7 @@ from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import change
 from bonobot.lib import keys, ring
 from bonobot.lib.problems import Conflict
+from bonobot.lib.sayings import say
 from bonobot.lib.sealed import sealed_fields
 from bonobot.tenancy.models import Organization
 
@@ -86,14 +87,17 @@ def drop_old(*, now: bool = False) -> int:
     path, found = _writable(), standing()
     if found.older:
         raise Conflict(
-            f"{found.older} values are sealed with older keys.",
+            say("{older} values are sealed with older keys.", older=found.older),
             code="keys_in_use",
             remedy="Run `bonobot keys rotate`: it goes on where it was.",
         )
     until = (found.changed_at or datetime.now(UTC)) + LIFETIME + timedelta(seconds=NOTICED_S)
     if not now and found.keys > 1 and until > datetime.now(UTC):
         raise Conflict(
-            f"Clients may hold states of older keys until {until:%Y-%m-%d %H:%M} UTC.",
+            say(
+                "Clients may hold states of older keys until {until:%Y-%m-%d %H:%M} UTC.",
+                until=until,
+            ),
             code="keys_in_use",
             field="--now",
             remedy="Wait, or say --now: such clients then have to begin their calls anew.",

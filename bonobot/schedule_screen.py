@@ -15,10 +15,11 @@ from django_celery_beat.models import PeriodicTask
 from bonobot.celery import app
 from bonobot.lib.admin import Checkbox, IntegerInput, display, register
 from bonobot.lib.highlighting import sentence
+from bonobot.lib.translating import localized
 from bonobot.schedules import ESSENTIAL, LONGEST_S, default_s, period_s, save_schedule
 from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import ScopedAdmin
-from bonobot.tenancy.templatetags.bonobot import ago
+from bonobot.tenancy.screens import OperatedAdmin
+from bonobot.tenancy.templatetags.bonobot import ago, thousands
 
 
 class ScheduleForm(forms.ModelForm):
@@ -46,15 +47,16 @@ class ScheduleForm(forms.ModelForm):
 
 
 @register(PeriodicTask)
-class ScheduleAdmin(ScopedAdmin):
+class ScheduleAdmin(OperatedAdmin):
     """What beat sends; the code says what there is."""
 
     platform_only = True
+    counted_as = _("schedules")
     needs_to_change = Action.MANAGE_ORGANIZATION
     form = ScheduleForm
-    fields = ("what", "about", "every", "enabled", "last", "total_run_count")
-    readonly_fields = ("what", "about", "last", "total_run_count")
-    list_display = ("what", "about", "period", "usual", "on", "last", "total_run_count")
+    fields = ("what", "about", "every", "enabled", "last", "times")
+    readonly_fields = ("what", "about", "last", "times")
+    list_display = ("what", "about", "period", "usual", "on", "last", "times")
     list_select_related = ("interval",)
     ordering = ("name",)
     change_list_template = "admin/schedules.html"
@@ -75,7 +77,9 @@ class ScheduleAdmin(ScopedAdmin):
     @display(description=_("what it does"))
     def about(self, row: PeriodicTask) -> SafeString:
         """Return the first sentence of the task's own description."""
-        return format_html('<span class="bb-cell">{}</span>', sentence(_first_line(row.task)))
+        return format_html(
+            '<span class="bb-cell">{}</span>', sentence(localized(_first_line(row.task)))
+        )
 
     @display(description=_("every"), ordering="interval__every")
     def period(self, row: PeriodicTask) -> str:
@@ -97,17 +101,16 @@ class ScheduleAdmin(ScopedAdmin):
         """Return when beat sent it last."""
         return ago(row.last_run_at)
 
+    @display(description=_("times sent"), ordering="total_run_count")
+    def times(self, row: PeriodicTask) -> str:
+        """Return how often beat has sent it so far."""
+        return thousands(row.total_run_count)
+
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> PeriodicTask:
         """Write by the operation."""
         said, row = form.cleaned_data, PeriodicTask.objects.get(pk=form.instance.pk)
         save_schedule(self.principal(request), row, every=said["every"], enabled=said["enabled"])
         return row
-
-    def save_model(self, request: HttpRequest, obj: Model, form: Any, change: bool) -> None:
-        """Do nothing: `save_form` has written it."""
-
-    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Do nothing: there are no related rows in the form."""
 
 
 def _told(seconds: int) -> str:

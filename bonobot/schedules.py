@@ -15,6 +15,7 @@ from django_celery_beat.models import IntervalSchedule, PeriodicTask, PeriodicTa
 
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import Conflict, Forbidden, Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 
 # The longest period in seconds that each of these may have.
@@ -68,16 +69,18 @@ def save_schedule(principal: Principal, row: PeriodicTask, *, every: int, enable
     longest = ESSENTIAL.get(row.name)
     if longest and not enabled:
         raise Conflict(
-            f"Nothing works without {row.name!r}.",
+            say("Nothing works without {name!r}.", name=row.name),
             code="schedule_essential",
             field="enabled",
             remedy="Leave it on; it may run less often.",
         )
     if not 1 <= every <= (longest or LONGEST_S):
         raise Invalid(
-            f"The period is {every} s.",
+            say("The period is {every} s.", every=every),
             field="every",
-            remedy=f"Use a whole number of seconds from 1 to {longest or LONGEST_S}.",
+            remedy=say(
+                "Use a whole number of seconds from 1 to {longest}.", longest=longest or LONGEST_S
+            ),
         )
     with change(
         organization_id=principal.organization_id,

@@ -5,7 +5,6 @@ Nothing set: SQLite, Celery's filesystem broker and generated keys in `var/`, lo
 may be given as `NAME_FILE`. `.env.example` lists them.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,8 +12,10 @@ from urllib.parse import urlsplit
 from django.core.exceptions import ImproperlyConfigured
 from kombu import Queue
 
-from bonobot import __version__
-from bonobot.lib import colours, databases, env, keys, logs, mail, spool
+from bonobot import __version__, queues
+from bonobot.authority import configuration as authority
+from bonobot.lib import colours, databases, env, interpreter, keys, logs, mail, spool
+from bonobot.people_settings import *  # noqa: F403  # this module is full
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -31,6 +32,11 @@ BONOBOT_VAR = keys.private_folder(
 )
 BONOBOT_URL = env.origin("BONOBOT_URL", "http://127.0.0.1:8000")
 BONOBOT_OAUTH_CLIENT_ID = env.document("BONOBOT_OAUTH_CLIENT_ID")
+BONOBOT_OAUTH, BONOBOT_OAUTH_DOCUMENTS, BONOBOT_OAUTH_REGISTRATION, BONOBOT_OAUTH_SCHEMES = (
+    authority.read()
+)
+OAUTH2_PROVIDER = authority.toolkit(BONOBOT_URL, BONOBOT_OAUTH_SCHEMES, BONOBOT_OAUTH_DOCUMENTS)
+SILENCED_SYSTEM_CHECKS = authority.SILENCED
 
 # Who may read /metrics: nobody, unless one of them is set.
 BONOBOT_METRICS_TOKEN = env.secret("BONOBOT_METRICS_TOKEN")
@@ -85,17 +91,6 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 4 * MIB
 DATA_UPLOAD_MAX_NUMBER_FIELDS = 5_000  # "approve these N" posts a field for each definition
 
 AUTH_USER_MODEL = "tenancy.User"
-LOGIN_URL = "admin:login"
-LOGIN_REDIRECT_URL = "admin:index"
-AUTH_PASSWORD_VALIDATORS = [
-    {"NAME": f"django.contrib.auth.password_validation.{name}"}
-    for name in (
-        "UserAttributeSimilarityValidator",
-        "MinimumLengthValidator",
-        "CommonPasswordValidator",
-        "NumericPasswordValidator",
-    )
-]
 
 # --- Django -------------------------------------------------------------------------------------
 
@@ -121,6 +116,8 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "django_celery_beat",
     "encrypted_model_fields",
+    *authority.apps(BONOBOT_OAUTH),
+    *PEOPLE_APPS,  # noqa: F405
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -132,8 +129,9 @@ MIDDLEWARE = [
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "bonobot.tenancy.screens.languages.SignedIn",
     "django.contrib.messages.middleware.MessageMiddleware",
+    "allauth.account.middleware.AccountMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
 ROOT_URLCONF = "bonobot.urls"
@@ -150,6 +148,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "bonobot.tenancy.screens.outside.look",
             ],
         },
     }
@@ -216,24 +215,15 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TIMEZONE = "UTC"
 CELERY_WORKER_POOL = "threads"
-CELERY_WORKER_CONCURRENCY = env.number("BONOBOT_WORKER_THREADS", 16, minimum=1, maximum=1_000)
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 # Messages are nudges: rows are the truth, and a sweep finds what a lost message forgot.
 CELERY_TASK_ACKS_LATE = False
 CELERY_TASK_IGNORE_RESULT = True
-CELERY_TASK_DEFAULT_QUEUE = "default"
+CELERY_TASK_DEFAULT_QUEUE = queues.OTHERS
 # Each with a key of its own: queues that share one would all get a copy of each message.
-CELERY_TASK_QUEUES = [
-    Queue(name, routing_key=name) for name in ("default", "discovery", "sessions")
-]
-CELERY_TASK_DEFAULT_ROUTING_KEY = "default"
-CELERY_TASK_ROUTES = {
-    "mcp_servers.tasks.*": {"queue": "discovery"},
-    "agents.tasks.sweep": {"queue": "default"},
-    "agents.tasks.watch_budgets": {"queue": "default"},
-    "agents.tasks.run_due_workflows": {"queue": "default"},
-    "agents.tasks.*": {"queue": "sessions"},
-}
+CELERY_TASK_QUEUES = [Queue(name, routing_key=name) for name in queues.NAMES]
+CELERY_TASK_DEFAULT_ROUTING_KEY = queues.OTHERS
+CELERY_TASK_ROUTES = queues.routes()
 CELERY_BEAT_SCHEDULER = "bonobot.beat:Schedules"
 
 
@@ -258,9 +248,15 @@ CELERY_BEAT_SCHEDULE = {
         ("read definitions again", "mcp_servers.tasks.rescan_definitions", 60),
         ("prune health history", "mcp_servers.tasks.prune_checks", 3_600),
         ("prune notices", "bonobot.notices.tasks.prune_notices", 86_400),
-        ("prune the audit", "bonobot.ledger.tasks.prune_audit", 86_400),
+        ("forget old cells", "bonobot.ledger.tasks.forget_cells", 86_400),
+        ("prune the audit", "bonobot.tenancy.tasks.prune_audit", 86_400),
+        *authority.tasks(BONOBOT_OAUTH),
     )
 }
+
+# Of each entry one runs at a time in a worker (`lib.alone`): all of them at once leave these.
+_threads = env.number("BONOBOT_WORKER_THREADS", 16, minimum=1, maximum=1_000)
+CELERY_WORKER_CONCURRENCY = len(CELERY_BEAT_SCHEDULE) + _threads
 
 # --- E-mail ---------------------------------------------------------------------------------------
 
@@ -300,9 +296,13 @@ SPECTACULAR_SETTINGS = {
     # Names for clients, where several things have a member of the same name.
     "ENUM_NAME_OVERRIDES": {
         "AuditOutcome": "bonobot.ledger.models.AuditRow.Outcome",
+        "PersonLanguage": ["en", "de"],
+        "SnippetLanguage": ["json", "toml", "sh"],
         "ServerScope": ["pool", "agent"],
         "BudgetScope": ["organization", "agent", "session", "server"],
         "CallOutcome": ["ok", "error", "unknown"],
+        "BudgetUnit": "agents.models.Budget.Unit",
+        "ServerBudgetUnit": ["microusd", "calls", "seconds"],
         "ChannelKind": "bonobot.notices.models.Channel.Kind",
         "DefinitionKind": "mcp_servers.models.Definition.Kind",
         "EndpointKind": "agents.models.ModelEndpoint.Kind",
@@ -314,9 +314,10 @@ SPECTACULAR_SETTINGS = {
         "SessionStatus": "agents.models.Session.Status",
         "TriggerKind": "agents.models.Trigger.Kind",
         "StepKind": "agents.models.Step.Kind",
+        "TokenKind": ["token", "grant"],
         "TestStatus": ["connected", "error", "needs_reauth"],
         "Transport": ["stdio", "http", "openapi"],
-        "TransportAlias": ["stdio", "openapi", "http", "sse", "streamable-http", "streamable_http"],
+        "TransportAlias": ["stdio", "openapi", "http", "sse", "streamable_http"],
     },
     "COMPONENT_SPLIT_REQUEST": True,
     "SWAGGER_UI_DIST": "SIDECAR",
@@ -335,9 +336,7 @@ UNFOLD: dict[str, Any] = {
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_LANGUAGES": True,
     "BORDER_RADIUS": "8px",
-    "COLORS": {
-        "primary": colours.PRIMARY,
-    },
+    "COLORS": {"primary": colours.PRIMARY},
 }
 
 # --- Logs ---------------------------------------------------------------------------------------
@@ -355,7 +354,7 @@ BONOBOT_TOOL_NAME_STYLE = env.text(
 )
 BONOBOT_LAUNCHERS = (
     *env.names("BONOBOT_LAUNCHERS", ("npx", "uvx", "node", "python", "python3", "docker")),
-    sys.executable,  # its packages are the ones that an administrator installed beside us
+    *interpreter.names(),  # its packages are what an administrator installed beside us
 )
 BONOBOT_PRESET_FOLDERS = env.folders("BONOBOT_PRESET_FOLDERS")
 BONOBOT_CALLS_PER_MINUTE = env.number("BONOBOT_CALLS_PER_MINUTE", 60, minimum=1)
@@ -364,6 +363,7 @@ BONOBOT_GLOBAL_CALLS_PER_MINUTE = env.number("BONOBOT_GLOBAL_CALLS_PER_MINUTE", 
 _HEADS = env.text("BONOBOT_AUDIT_HEADS", str(BONOBOT_VAR / "audit-heads"))
 BONOBOT_AUDIT_HEADS = Path(_HEADS).expanduser()
 BONOBOT_AUDIT_DAYS = env.number("BONOBOT_AUDIT_DAYS", 0, minimum=0)
+BONOBOT_AUDIT_ARCHIVE = env.text("BONOBOT_AUDIT_ARCHIVE")
 BONOBOT_APPROVAL_H = env.number("BONOBOT_APPROVAL_H", 24, minimum=1, maximum=720)
 BONOBOT_SAMPLING_TOKENS = env.number("BONOBOT_SAMPLING_TOKENS", 10_000, minimum=0)
 BONOBOT_ANSWER_S = env.number("BONOBOT_ANSWER_S", 300, minimum=1, maximum=3_600)

@@ -26,7 +26,7 @@ _by_request: "WeakKeyDictionary[HttpRequest, Waiting]" = WeakKeyDictionary()
 
 
 def waiting(request: HttpRequest) -> Waiting:
-    """Count for who asks (four queries, once a request); nothing for who may not see it."""
+    """Count for who asks (a query, once a request); nothing for who may not see it."""
     if (found := _by_request.get(request)) is None:
         found = _by_request[request] = _counted(principal_of(request))
     return found
@@ -36,9 +36,13 @@ def _counted(principal: Principal) -> Waiting:
     if not principal.may(Action.VIEW):
         return Waiting()
     here = principal.organization_id
-    return Waiting(
-        definitions=Definition.objects.for_organization(here).waiting().count_some(),
-        calls=Approval.objects.for_organization(here).waiting().count_some(),
-        questions=Question.objects.for_organization(here).waiting().count_some(),
-        sessions=Session.objects.for_organization(here).unfinished().count_some(),
-    )
+    first, *others = [
+        rows.some_counted(name)
+        for name, rows in {
+            "definitions": Definition.objects.for_organization(here).waiting(),
+            "calls": Approval.objects.for_organization(here).waiting(),
+            "questions": Question.objects.for_organization(here).waiting(),
+            "sessions": Session.objects.for_organization(here).unfinished(),
+        }.items()
+    ]
+    return Waiting(**dict(first.union(*others, all=True)))

@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import Conflict
+from bonobot.lib.row_locks import lock
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Definition, Server
@@ -54,6 +55,7 @@ def approve(
         chosen = dict(seen)
     names = dict(server.definitions.filter(pk__in=chosen).values_list("pk", "name"))
     with changing(server, principal.actor, "definitions_approved", (details := {})):
+        lock(Server.objects.filter(pk=server.pk))
         pinned = [pk for pk, digest in chosen.items() if _pin(server, pk, digest, principal.label)]
         details.update({"approved": [{"name": names[pk], "digest": chosen[pk]} for pk in pinned]})
         if seen and not pinned:

@@ -14,15 +14,14 @@ class McpServersConfig(AppConfig):
 
     def ready(self) -> None:
         """Load the catalogue wherever `migrate` runs; keep stderr; hear servers; stop them."""
-        from mcp_servers import outputs
+        from mcp_servers import following, outputs, rereading
         from mcp_servers.connections import changes
         from mcp_servers.connections.last_words import keep_with
         from mcp_servers.connections.stopping import stop_by
         from mcp_servers.presets.loading import after_migrating  # needs the models
-        from mcp_servers.rereading import hear
         from mcp_servers.stopping import stopped
 
         post_migrate.connect(after_migrating, sender=self)
         keep_with(outputs.keep)
-        changes.tell(hear)
+        changes.tell(rereading.hear, following.hear)
         stop_by(stopped)

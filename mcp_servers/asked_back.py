@@ -9,6 +9,7 @@ from typing import Any
 from django.conf import settings
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.connections.asked import Asked
@@ -40,9 +41,9 @@ def checked(said: dict[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in said.items() if value is not None}
     if found.get("sampling", Server.Sampling.OFF) not in Server.Sampling.values:
         raise Invalid(
-            f"`sampling` is {found['sampling']!r}.",
+            say("`sampling` is {sampling!r}.", sampling=found["sampling"]),
             field="sampling",
-            remedy=f"Use one of: {', '.join(Server.Sampling.values)}.",
+            remedy=say("Use one of: {values}.", values=", ".join(Server.Sampling.values)),
         )
     for name in SWITCHES:
         if not isinstance(found.get(name, True), bool):
@@ -55,9 +56,12 @@ def checked(said: dict[str, Any]) -> dict[str, Any]:
 def _tokens(value: Any) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MOST_TOKENS:
         raise Invalid(
-            f"`sampling_tokens` is {value!r}.",
+            say("`sampling_tokens` is {value!r}.", value=value),
             field="sampling_tokens",
-            remedy=f"Use a whole number up to {MOST_TOKENS}; 0: as many as the setting says.",
+            remedy=say(
+                "Use a whole number up to {most_tokens}; 0: as many as the setting says.",
+                most_tokens=MOST_TOKENS,
+            ),
         )
     return value or None
 

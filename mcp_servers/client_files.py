@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bonobot.lib.problems import Invalid, NotFound
+from bonobot.lib.sayings import say
 
 CLIENTS = ("claude-code", "claude-desktop", "cursor", "vscode", "windsurf")
 # Claude Code keeps its history in the same file.
@@ -71,10 +72,13 @@ def read_client(client: str, machine: Machine) -> ClientFile:
     there = [path for path in looked if path.is_file()]
     if not there:
         raise NotFound(
-            f"There is no file of {client} here.",
+            say("There is no file of {client} here.", client=client),
             code="no_client_file",
             field="--from",
-            remedy=f"Looked at: {', '.join(str(path) for path in looked)}. Name another as FILE.",
+            remedy=say(
+                "Looked at: {looked}. Name another as FILE.",
+                looked=", ".join(str(path) for path in looked),
+            ),
         )
     text = read_text(there[0])
     if there[0].name == ".claude.json":
@@ -86,18 +90,18 @@ def read_text(path: Path) -> str:
     """Return a configuration file's text; raises `NotFound`, `Invalid`."""
     try:
         if path.stat().st_size > LARGEST_FILE:
-            raise Invalid(f"{path} is too large.", code="too_large", field="FILE")
+            raise Invalid(say("{path} is too large.", path=path), code="too_large", field="FILE")
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise Invalid(
-            f"{path} is not UTF-8 text.",
+            say("{path} is not UTF-8 text.", path=path),
             code="not_text",
             field="FILE",
             remedy="Save it as UTF-8, or name the right file.",
         ) from None
     except OSError as error:
         raise NotFound(
-            f"{path} can't be read: {error.strerror}.",
+            say("{path} can't be read: {strerror}.", path=path, strerror=error.strerror),
             code="unreadable_file",
             field="FILE",
             remedy="Name a file that you may read, or `-` for the standard input.",

@@ -15,12 +15,14 @@ from django.conf import settings
 from bonobot.lib.egress import EgressDenied, check_url
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Forbidden, Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.asked_back import AskedBack, asked_back
 from mcp_servers.confining import Box, check_box
 from mcp_servers.kept_secrets import SecretKey, keep_from_strangers
 from mcp_servers.launchers import check_launcher
+from mcp_servers.members import members_of
 from mcp_servers.models import Launcher, Secret, Server
 from mcp_servers.naming import check_name
 from mcp_servers.oauth import sign_in
@@ -173,7 +175,7 @@ def _transport(value: Any) -> str:
     if value in HTTP_NAMES:
         return Server.Transport.HTTP
     raise Invalid(
-        f"There is no transport {value!r}.",
+        say("There is no transport {value!r}.", value=value),
         code="unknown_transport",
         field="transport_type",
         remedy="Use `stdio` for a local program, `http` for a URL (HTTP+SSE is detected), or "
@@ -184,9 +186,9 @@ def _transport(value: Any) -> str:
 def _approval(principal: Principal, value: Any, old: Server | None) -> str:
     if value not in Server.Approval.values:
         raise Invalid(
-            f"There is no approval mode {value!r}.",
+            say("There is no approval mode {value!r}.", value=value),
             field="approval",
-            remedy=f"Use one of: {', '.join(Server.Approval.values)}.",
+            remedy=say("Use one of: {values}.", values=", ".join(Server.Approval.values)),
         )
     if value == Server.Approval.ALWAYS and (old is None or old.approval != value):
         principal.require(Action.TRUST_ALL_CHANGES)
@@ -215,25 +217,8 @@ def _may_set_command(
     )
 
 
-def _members(config: Any, known: frozenset[str], where: str) -> dict[str, Any]:
-    if not isinstance(config, Mapping):
-        raise Invalid(
-            f"`{where}` must be an object.",
-            field=where,
-            remedy=f"Members: {', '.join(sorted(known))}.",
-        )
-    if strange := sorted(set(config) - known):
-        raise Invalid(
-            f"`{where}` has no member {strange[0]!r}.",
-            code="unknown_field",
-            field=f"{where}.{strange[0]}",
-            remedy=f"Members: {', '.join(sorted(known))}.",
-        )
-    return dict(config)
-
-
 def _stdio(raw: Any) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
-    config = _members(raw, STDIO_FIELDS, "endpoint_config")
+    config = members_of(raw, STDIO_FIELDS, "endpoint_config")
     command, args, cwd = config.get("command"), config.get("args", []), config.get("cwd")
     if not isinstance(command, str) or not command.strip():
         raise Invalid(
@@ -261,7 +246,7 @@ def _stdio(raw: Any) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
 
 def _http(spec: ServerSpec, transport: str) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
     known = HTTP_FIELDS if transport == Server.Transport.HTTP else OPENAPI_FIELDS
-    config = _members(spec.endpoint_config, known, "endpoint_config")
+    config = members_of(spec.endpoint_config, known, "endpoint_config")
     url = config.get("url")
     if not isinstance(url, str) or not url.strip():
         raise Invalid(
@@ -289,18 +274,20 @@ def _named(
     if raw is None:
         return {}
     if not isinstance(raw, Mapping):
-        raise Invalid(f"`{where}` must be an object of strings.", field=where)
+        raise Invalid(say("`{where}` must be an object of strings.", where=where), field=where)
     values: dict[SecretKey, str | None] = {}
     for name, value in raw.items():
         spot = f"{where}.{name}"
         if not isinstance(name, str) or not allowed.fullmatch(name) or reserved.fullmatch(name):
             raise Invalid(
-                f"`{name}` can't be set here.",
+                say("`{name}` can't be set here.", name=name),
                 field=spot,
                 remedy="Use another name; those that Bonobot or the protocol set are reserved.",
             )
         if not isinstance(value, str) or re.search(r"[\x00\r\n]", value):
-            raise Invalid(f"The value of `{name}` must be one line of text.", field=spot)
+            raise Invalid(
+                say("The value of `{name}` must be one line of text.", name=name), field=spot
+            )
         _filled([value], spot)
         values[place, name] = None if value == MASK else value
     return values
@@ -313,7 +300,7 @@ def _masks_stand_for_something(secrets: Mapping[SecretKey, str | None], old: Ser
         if value is None and (place, name) not in stored:
             member = "env" if place == Secret.Placement.ENV else "headers"
             raise Invalid(
-                f"The value of `{name}` is masked, and none is stored yet.",
+                say("The value of `{name}` is masked, and none is stored yet.", name=name),
                 code="missing_value",
                 field=f"endpoint_config.{member}.{name}",
                 remedy="Write the value itself.",
@@ -324,7 +311,7 @@ def _filled(texts: list[str], where: str) -> None:
     for text in texts:
         if found := _PARAMETER.search(str(text)):
             raise Invalid(
-                f"The value for {found.group()} is missing.",
+                say("The value for {found} is missing.", found=found.group()),
                 code="missing_value",
                 field=where,
                 remedy="Fill it in; variables of the environment are not read here.",
@@ -342,11 +329,11 @@ def _auth(
         raise Invalid(
             "There is no such sign-in.",
             field="auth_config.type",
-            remedy=f"Use one of: {', '.join(AUTH_FIELDS)}.",
+            remedy=say("Use one of: {auth_fields}.", auth_fields=", ".join(AUTH_FIELDS)),
         )
     kind = str(raw.get("type", "none"))
     public, sealed = AUTH_FIELDS[kind]
-    members = _members(raw, public | sealed | {"type", "configured"}, "auth_config")
+    members = members_of(raw, public | sealed | {"type", "configured"}, "auth_config")
     details = {name: members[name] for name in sorted(public) if members.get(name)}
     stored = {s.name for s in _credentials(old)} if old and old.auth_type == kind else set()
     values: dict[SecretKey, str | None] = {}
@@ -360,15 +347,16 @@ def _auth(
             continue
         if value == MASK and name not in stored:
             raise Invalid(
-                f"`{name}` is missing.",
+                say("`{name}` is missing.", name=name),
                 code="missing_value",
                 field=f"auth_config.{name}",
-                remedy=f"A sign-in by `{kind}` needs it.",
+                remedy=say("A sign-in by `{kind}` needs it.", kind=kind),
             )
         if not isinstance(value, str) or (
             name != "private_key" and re.search(r"[\x00\r\n]", value)
         ):
-            raise Invalid(f"`{name}` must be one line of text.", field=f"auth_config.{name}")
+            one_line = say("`{name}` must be one line of text.", name=name)
+            raise Invalid(one_line, field=f"auth_config.{name}")
         values[Secret.Placement.AUTH, name] = None if value == MASK else value
     return kind, details, values
 
@@ -388,7 +376,7 @@ def _key_has_a_place(kind: str, details: Mapping[str, Any], transport: str) -> N
     if place == "header" or (transport == Server.Transport.OPENAPI and place in members.KEY_PLACES):
         return
     raise Invalid(
-        f"An API key can't be sent in {place!r} here.",
+        say("An API key can't be sent in {place!r} here.", place=place),
         field="auth_config.in",
         remedy="Use `header`; an API that wants it takes `query` or `cookie` too.",
     )

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 
 from bonobot.lib.problems import Forbidden, Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from mcp_servers.models import Server
 
@@ -80,9 +81,9 @@ def _none_over_http(said: Box) -> Box:
 def _choice(value: str | None, field: str, choices: list[str]) -> str:
     if value is None or value not in choices:
         raise Invalid(
-            f"There is no {field} {value!r}.",
+            say("There is no {field} {value!r}.", field=field, value=value),
             code=f"unknown_{field}",
             field=field,
-            remedy=f"Use one of: {', '.join(choices)}.",
+            remedy=say("Use one of: {choices}.", choices=", ".join(choices)),
         )
     return value

@@ -5,6 +5,7 @@ from typing import Any
 from bonobot.lib.canonical import canonical
 from bonobot.lib.canonical import digest as digest_of_text
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 
 
 def digest(payload: Any) -> str:
@@ -16,7 +17,7 @@ def digest(payload: Any) -> str:
         return digest_of_text(canonical(payload))
     except ValueError as error:
         raise Invalid(
-            f"The definition can't be written as JSON: {error}",
+            say("The definition can't be written as JSON: {error}", error=error),
             code="definition_unreadable",
             remedy="The server has to declare it in plain JSON, without NaN or Infinity.",
         ) from error

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from django.db import transaction
 from django.utils import timezone
 
 from bonobot.ledger.actors import Actor
+from bonobot.ledger.changes import written_last
 from bonobot.lib.problems import Problem
+from bonobot.lib.row_locks import lock
 from bonobot.lib.runtime import runtime
 from bonobot.lib.untrusted import storable
 from bonobot.notices.writing import notify
@@ -67,7 +68,7 @@ async def discover(
     asked: lists may differ by connection. Raises `UpstreamError` (or another `Problem`) after
     having recorded it; that one person has to sign in says nothing about the server.
     """
-    orm = runtime().orm
+    orm = runtime().aside
     server = await orm(Server.objects.get, pk=server_id)
     await orm(record_attempt, server)
     person = UUID(actor.id) if server.by_person and actor.kind == "user" else None
@@ -112,7 +113,7 @@ class Readings:
 
 async def _readings(server: Server, survey: Survey) -> Readings:
     """Read what is new or changed for what hides and what orders, beside loop and database."""
-    unread, names = await runtime().orm(_unread, server, survey)
+    unread, names = await runtime().aside(_unread, server, survey)
     return Readings(names, await read_all(unread, names))
 
 
@@ -128,7 +129,7 @@ def _unread(server: Server, survey: Survey) -> tuple[dict[Key, Any], Around]:
     return unread, around(server, (item.name for item in survey.items))
 
 
-@transaction.atomic
+@written_last()
 def keep(
     server_id: UUID,
     survey: Survey,
@@ -142,23 +143,24 @@ def keep(
 
     What is not in `readings` is read now.
     """
-    server = Server.objects.get(pk=server_id)
+    lock(rows := Server.objects.filter(pk=server_id))
+    server = rows.get()
     fresh, altered, gone = _compared(server, survey, judgements, readings or Readings())
     first = server.discovered_at is None
     record_success(server, kind, survey)
     if fresh or altered or gone:
         _write(server, fresh, altered, gone, actor=actor, first=first)
-    rows = server.definitions.all()
-    rows.filter(present=True).update(last_seen_at=timezone.now())
+    kept = server.definitions.all()
+    kept.filter(present=True).update(last_seen_at=timezone.now())
     if fresh or altered:
         _tell_waiting(server, [row.pk for row in (*fresh, *altered)])
     return Discovered(
-        tools=tuple(rows.tools().filter(present=True).values_list("name", flat=True)),
+        tools=tuple(kept.tools().filter(present=True).values_list("name", flat=True)),
         new=len(fresh),
         changed=len(altered),
         gone=len(gone),
-        waiting=rows.waiting().count(),
-        refused=rows.exclude(fault="").count(),
+        waiting=kept.waiting().count(),
+        refused=kept.exclude(fault="").count(),
         latency_ms=survey.latency_ms,
         notices=survey.notices,
     )

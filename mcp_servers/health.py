@@ -1,7 +1,8 @@
 """Health: ask servers in the background, each in its own time (FEATURES D9).
 
 A check is cheap while what was discovered is still good; otherwise it is a discovery. Checks of
-different servers run beside each other, so one that hangs delays none.
+different servers run beside each other, so one that hangs delays none, and a process claims only
+as many as it has room for: the others are for other workers.
 """
 
 import asyncio
@@ -11,13 +12,16 @@ from datetime import timedelta
 from time import perf_counter
 from typing import Any
 from uuid import UUID
+from weakref import WeakKeyDictionary
 
 from django.utils import timezone
 
 from bonobot.ledger.actors import Actor
+from bonobot.lib.lanes import lane
 from bonobot.lib.problems import InternalError, Problem
-from bonobot.lib.runtime import runtime
+from bonobot.lib.runtime import Runtime, runtime
 from mcp_servers.asking import pause
+from mcp_servers.connections.crew import Crew
 from mcp_servers.connections.pool import connections
 from mcp_servers.discovery import discover
 from mcp_servers.endpoints import endpoint_of
@@ -31,10 +35,10 @@ logger = logging.getLogger(__name__)
 SYSTEM = Actor(kind="system", id="health", label="health check")
 FRESH_AT_LEAST = timedelta(seconds=60)
 FRESH_AT_MOST = timedelta(hours=24)
-BESIDE_EACH_OTHER = 32
+LANE = "health"
 
 
-def claim_due(limit: int = 500) -> list[UUID]:
+def claim_due(limit: int) -> list[UUID]:
     """Return servers whose check is ours: each claim moves `next_check_at` on, once."""
     claimed = []
     for server in Server.objects.due().order_by("next_check_at")[:limit]:
@@ -53,31 +57,83 @@ def freshness(discovery: Mapping[str, Any] | None) -> timedelta:
     return max(FRESH_AT_LEAST, timedelta(milliseconds=max(0, min(ttl_ms, ceiling_ms))))
 
 
-async def check_all(server_ids: list[UUID]) -> None:
-    """Check these servers beside each other; failures are recorded, never raised."""
-    gate = asyncio.Semaphore(BESIDE_EACH_OTHER)
+class Checks:
+    """The checks of this process: it claims what it has room for, and the others what it hasn't."""
 
-    async def one(server_id: UUID) -> None:
-        async with gate:
-            try:
-                await check(server_id)
-            except Problem as problem:
-                logger.warning("check of server %s failed: %s", server_id, problem.code)
-            except Exception:
-                # A fault of ours at one server neither ends the others' checks nor leaves this
-                # one looking as if it were being asked.
-                logger.exception("check of server %s broke off", server_id)
-                fault = InternalError("Checking this server failed", remedy="It is asked again.")
-                await runtime().orm(record_failure, server_id, Check.Kind.HEALTH, fault)
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._crew = Crew()
+        self._ended = asyncio.Event()
+        self._feeding = False
+        self._again = False
 
-    async with asyncio.TaskGroup() as group:
-        for server_id in server_ids:
-            group.create_task(one(server_id))
+    async def feed(self) -> None:
+        """Claim and check until nothing is due; while this goes on, another one does nothing."""
+        self._again = True
+        if self._feeding:
+            return
+        self._feeding = True
+        try:
+            while await self._claimed() or self._again:
+                await self._room()
+        finally:
+            self._feeding = False
+
+    async def close(self) -> None:
+        """Stop checking; what was claimed is due again after its pause."""
+        await self._crew.close()
+
+    async def _claimed(self) -> bool:
+        self._again = False
+        claimed = await runtime().aside(claim_due, lane(LANE).most - len(self._crew))
+        for server_id in claimed:
+            self._crew.spawn(self._check(server_id), name=f"check {server_id}")
+        return bool(claimed)
+
+    async def _room(self) -> None:
+        while len(self._crew) >= lane(LANE).most:
+            self._ended.clear()
+            await self._ended.wait()
+
+    async def _check(self, server_id: UUID) -> None:
+        try:
+            async with lane(LANE):
+                await checked(server_id)
+        finally:
+            # Behind this task's own end, when its place is free.
+            asyncio.get_running_loop().call_soon(self._ended.set)
+
+
+_by_runtime: WeakKeyDictionary[Runtime, Checks] = WeakKeyDictionary()
+
+
+async def check_what_is_due() -> None:
+    """Claim and check in this process until nothing is due."""
+    own = runtime()
+    if (checks := _by_runtime.get(own)) is None:
+        checks = _by_runtime[own] = Checks()
+        own.on_close(checks.close)
+    await checks.feed()
+
+
+async def checked(server_id: UUID) -> None:
+    """Check one server; a failure is recorded, never raised."""
+    try:
+        await check(server_id)
+    except Problem as problem:
+        logger.warning("check of server %s failed: %s", server_id, problem.code)
+    except Server.DoesNotExist:
+        logger.info("server %s was removed before it was checked", server_id)
+    except Exception:
+        # A fault of ours at one server must not leave it looking as if it were being asked.
+        logger.exception("check of server %s broke off", server_id)
+        fault = InternalError("Checking this server failed", remedy="It is asked again.")
+        await runtime().aside(record_failure, server_id, Check.Kind.HEALTH, fault)
 
 
 async def check(server_id: UUID) -> None:
     """Ask one server whether it is there; discover it again where that was too long ago."""
-    orm = runtime().orm
+    orm = runtime().aside
     server = await orm(Server.objects.select_related("watch").get, pk=server_id)
     heard = standing(server).state == "listening"
     good_for = FRESH_AT_MOST if heard else freshness(server.discovery)

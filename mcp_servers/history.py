@@ -5,14 +5,16 @@ are rows of their own, and contacts are counted by their latency, which gives ev
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Count, Q
 from django.utils import timezone
 
-from bonobot.ledger.models import AuditRow
+from bonobot.ledger.reports import Span as Reported
+from bonobot.ledger.reports import reader, utc
+from bonobot.ledger.rollups import beginning
 from mcp_servers.asking import unasked_since
 from mcp_servers.models import Check, Outage, Server, Unasked
 from mcp_servers.uptime import Span, percentile, up_share
@@ -71,7 +73,10 @@ def reaching_into(since: datetime) -> Q:
 
 
 def windows(server: Server, outages: list[Outage], now: datetime) -> list[Window]:
-    """Return the last day, week and month (three queries)."""
+    """Return the last day, week and month (seven queries).
+
+    Calls are counted by whole hours of the day, and whole days of the others.
+    """
     spans, known = spans_of(outages), first_asked(server)
     unknown = unasked_spans(server, now, recent_gaps(server, now))
     tallies = _tallies(server, now)
@@ -160,9 +165,15 @@ def _tallies(server: Server, now: datetime) -> dict[str, tuple[dict[int, int], i
 
 
 def _called(server: Server, now: datetime) -> dict[str, int]:
-    """Return how many calls there were in each window (one query)."""
-    rows = AuditRow.objects.of(server.organization_id).filter(
-        server_id=server.pk, event_type="call", opened_at__gte=now - LONGEST
-    )
-    found: dict[str, int] = rows.order_by().aggregate(**_in_windows("opened_at", now))
-    return found
+    """Return how many calls there were in each window, by whole hours and days (five queries)."""
+    today, hour = beginning(utc(now), "day"), beginning(utc(now), "hour")
+    since = {name: today - back + DAY for name, back in WINDOWS}
+    of: dict[str, Any] = {"server_id": server.pk, "event_type": "call"}
+    read = reader(server.organization_id, Reported(min(since.values()), None, "day"))
+    days = read.read("begins", **of)
+    found = {
+        name: sum(line.calls for (begins,), line in days.items() if begins >= since[name])
+        for name in since
+    }
+    hours = Reported(hour - DAY + timedelta(hours=1), None, "hour")
+    return found | {WINDOWS[0][0]: replace(read, span=hours).total(**of).calls}

@@ -14,6 +14,7 @@ from uuid import UUID
 from bonobot.lib.egress import addresses
 from bonobot.lib.networks import Reach
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.configuration import ServerSpec, check
@@ -118,7 +119,7 @@ def _is_private(entry: Entry) -> bool:
 
 def _private_problem(entry: Entry) -> Problem:
     return Problem(
-        f"The address of `{entry.name}` is a private one.",
+        say("The address of `{name}` is a private one.", name=entry.name),
         code="private_address",
         field="endpoint_config.url",
         rule="egress",

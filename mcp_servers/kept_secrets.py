@@ -5,6 +5,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from mcp_servers.models import Secret, Server
 
 SecretKey = tuple[str, str]
@@ -30,7 +31,7 @@ def _refuse_kept(secrets: Mapping[SecretKey, str | None]) -> None:
         if value is None:
             members = {Secret.Placement.HEADER: "endpoint_config.headers."}
             raise Invalid(
-                f"The stored value of `{name}` was entered for another address.",
+                say("The stored value of `{name}` was entered for another address.", name=name),
                 code="credential_needed",
                 field=f"{members.get(Secret.Placement(place), 'auth_config.')}{name}",
                 remedy="Enter it again for the new address, or leave it out.",

@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterable, Sequence
 from threading import Lock
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.row_locks import lock
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.labelling import Labels, Origin, origin, suggested
@@ -86,6 +88,7 @@ def set_labels(
                 ],
             },
         ):
+            lock(Server.objects.filter(pk=server.pk))
             keys = [row.pk for row in changed]
             mine = Definition.objects.filter(server=server, pk__in=keys)
             mine.update(labels=None if wanted is None else [*wanted])
@@ -96,9 +99,9 @@ def _checked(labels: Iterable[str]) -> Labels:
     found = {str(label).replace("-", "_") for label in labels}
     if unknown := sorted(found - {*Label}):
         raise Invalid(
-            f"There is no label {unknown[0]!r}.",
+            say("There is no label {unknown!r}.", unknown=unknown[0]),
             code="unknown_label",
             field="labels",
-            remedy=f"The labels are {', '.join(Label)}.",
+            remedy=say("The labels are {label}.", label=", ".join(Label)),
         )
     return tuple(label for label in Label if label in found)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import PurePosixPath
 
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.notices import Notice
 
@@ -70,11 +71,18 @@ def check_launcher(
         bare = sorted(name for name in allowed if name not in SHELLS)
         listed = ", ".join(f"`{name}`" for name in bare[:20]) or "none"
         raise LauncherNotAllowed(
-            f"`{visible(command, 100)}` may not start a server: {reason}.",
+            say(
+                "`{command}` may not start a server: {reason}.",
+                command=visible(command, 100),
+                reason=reason,
+            ),
             field="endpoint_config.command",
             rule="launchers",
-            remedy=f"Use a launcher of the list ({listed}) with its arguments apart, or ask a "
-            "platform administrator to add one.",
+            remedy=say(
+                "Use a launcher of the list ({listed}) with its arguments apart, "
+                "or ask a platform administrator to add one.",
+                listed=listed,
+            ),
         )
     return tuple(_notices(command, [str(arg) for arg in args]))
 
@@ -95,22 +103,22 @@ def _refusal(command: str, allowed: Collection[str]) -> str:
     """Return why the command is refused, or ""."""
     name = _WINDOWS_ENDING.sub("", re.split(r"[/\\]", command)[-1]).lower()
     if not command:
-        return "it is empty"
+        return say("it is empty")
     if name in SHELLS:
-        return "shells are never started"
+        return say("shells are never started")
     if "\\" in command or _WINDOWS_ENDING.search(command):
-        return "it is written for Windows"
+        return say("it is written for Windows")
     if "/" in command:
         if not command.startswith("/"):
-            return "a path must be absolute"
+            return say("a path must be absolute")
         if str(PurePosixPath(command)) != command or ".." in command.split("/"):
-            return "a path must be written without detours"
-        return "" if command in allowed else "the path is not on the list"
+            return say("a path must be written without detours")
+        return "" if command in allowed else say("the path is not on the list")
     if any(character.isspace() for character in command):
-        return "the command and its arguments must be apart"
+        return say("the command and its arguments must be apart")
     if not _BARE_NAME.fullmatch(command):
-        return "it is not the name of a program"
-    return "" if command in allowed else "it is not on the list"
+        return say("it is not the name of a program")
+    return "" if command in allowed else say("it is not on the list")
 
 
 def _notices(command: str, args: list[str]) -> Iterator[Notice]:
@@ -118,7 +126,10 @@ def _notices(command: str, args: list[str]) -> Iterator[Notice]:
         # Not named: an argument that was taken for the package may be a secret.
         yield Notice(
             "unpinned_version",
-            f"`{command}` takes whatever version is newest at each start; name a version.",
+            say(
+                "`{command}` takes whatever version is newest at each start; name a version.",
+                command=command,
+            ),
             "endpoint_config.args",
         )
     name = PurePosixPath(command).name

@@ -10,13 +10,15 @@ from bonobot.tenancy.roles import Action
 from mcp_servers.launchers import LauncherNotAllowed, check_launcher
 from mcp_servers.models import Launcher
 
+NAME_ONE = "Name a program on the path, or an absolute path to one; never a shell."
+
 
 def add_launcher(principal: Principal, launcher: Launcher) -> None:
     """Let stdio servers be started with this program; raises `Invalid` for one that never may."""
     try:
         check_launcher(launcher.command, allowed={launcher.command})
     except LauncherNotAllowed as refusal:
-        raise Invalid(str(refusal), field="command") from None
+        raise Invalid(str(refusal), field="command", remedy=NAME_ONE) from None
     _write(principal, launcher, "launcher_added", launcher.save)
 
 

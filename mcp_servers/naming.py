@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Literal
 
 from bonobot.lib.problems import Conflict, Invalid
+from bonobot.lib.sayings import say
 from mcp_servers.scanning.characters import hidden
 
 Style = Literal["single", "double"]
@@ -100,21 +101,24 @@ def check_name(name: str, others: Iterable[str] = ()) -> None:
         )
     if len(name) > LONGEST_SERVER_NAME or not _readable(name):
         raise Invalid(
-            f"The name is longer than {LONGEST_SERVER_NAME} characters or has invisible ones.",
+            say(
+                "The name is longer than {longest_server_name} characters or has invisible ones.",
+                longest_server_name=LONGEST_SERVER_NAME,
+            ),
             code="bad_name",
             field="name",
             remedy="Use a short name of visible characters.",
         )
     if mixed := mixed_alphabets(name):
         raise Invalid(
-            f"The name mixes letters of {' and '.join(mixed)} in one word.",
+            say("The name mixes letters of {mixed} in one word.", mixed=" and ".join(mixed)),
             code="confusable_name",
             field="name",
             remedy="Write each word in one alphabet: look-alike letters hide who is meant.",
         )
     if (other := collides(name, others)) is not None:
         raise Conflict(
-            f"The name is the same as, or looks like, `{other}`.",
+            say("The name is the same as, or looks like, `{other}`.", other=other),
             code="name_taken",
             field="name",
             remedy="Choose a name that can't be mistaken for another server's.",
@@ -192,7 +196,7 @@ def _builtin_target(pattern: str) -> Target:
     head = _GLOB.split(pattern, maxsplit=1)[0]
     if head != pattern and "mcp_".startswith(head):
         raise Invalid(
-            f"`{pattern}` could mean built-in tools and tools of any server.",
+            say("`{pattern}` could mean built-in tools and tools of any server.", pattern=pattern),
             code="rule_ambiguous",
             field="pattern",
             remedy="Begin with the built-in tool's name, or with `mcp_` and a server.",
@@ -222,18 +226,22 @@ def _no_single_server(pattern: str, joint: str, begun: list[str], slugs: list[st
         style: Style = "double" if joint == "__" else "single"
         choices = ", ".join(f"`mcp{joint}{_fold(slug, style)}{joint}*`" for slug in begun[:10])
         return Invalid(
-            f"`{pattern}` could mean more than one server.",
+            say("`{pattern}` could mean more than one server.", pattern=pattern),
             code="rule_ambiguous",
             field="pattern",
-            remedy=f"Write one rule for each server, such as {choices}.",
+            remedy=say("Write one rule for each server, such as {choices}.", choices=choices),
             extra={"choices": begun},
         )
     listed = ", ".join(f"`{slug}`" for slug in slugs[:10]) or "none yet"
     return Invalid(
-        f"`{pattern}` names a server that doesn't exist here.",
+        say("`{pattern}` names a server that doesn't exist here.", pattern=pattern),
         code="rule_unknown_server",
         field="pattern",
-        remedy=f"Begin with `mcp{joint}`, a server and `{joint}`; servers: {listed}.",
+        remedy=say(
+            "Begin with `mcp{joint}`, a server and `{joint}`; servers: {listed}.",
+            joint=joint,
+            listed=listed,
+        ),
         extra={"choices": slugs},
     )
 

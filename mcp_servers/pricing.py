@@ -6,6 +6,7 @@ Prices are micro-dollars: for a call, and for each second that it runs. Money bu
 from typing import TYPE_CHECKING
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Server
@@ -37,7 +38,7 @@ def checked(said: dict[str, int | None]) -> dict[str, int | None]:
             raise Invalid(
                 f"`{name}` is {value!r}.",
                 field=name,
-                remedy=f"Use a whole number from 0 to {largest}"
+                remedy=say("Use a whole number from 0 to {largest}", largest=largest)
                 + ("; prices are in micro-dollars." if name in PRICES else "; 0: no limit."),
             )
         found[name] = (value or None) if name == "calls_per_minute" else value

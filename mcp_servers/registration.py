@@ -3,13 +3,18 @@
 from uuid import UUID
 
 from django.db import IntegrityError
+from django.db.models import QuerySet
+from django.utils import timezone
 
+from bonobot.ledger.actors import Actor
 from bonobot.lib.problems import Conflict
+from bonobot.lib.row_locks import lock
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
-from mcp_servers import outages
+from mcp_servers import follow_leases, outages
 from mcp_servers.configuration import Checked, ServerSpec, check
-from mcp_servers.models import ApiDocument, Preset, Secret, Server
+from mcp_servers.models import ApiDocument, Followed, Preset, Secret, Server, Watch
 from mcp_servers.naming import check_name, slugify
 from mcp_servers.oauth.accounts import Account
 from mcp_servers.oauth.parting import account_of_server, part
@@ -41,7 +46,7 @@ def add(
     _free(server)
     with changing(server, principal.actor, "server_added"):
         _save(server)
-        _seal(server, checked)
+        _seal(server, checked, principal.actor)
         keep_document(server, checked.document)
     return server
 
@@ -60,9 +65,11 @@ def alter(principal: Principal, server: Server, spec: ServerSpec) -> Server:
     server.status = Server.Status.DISCONNECTED if server.enabled else Server.Status.DISABLED
     _free(server)
     changed = sorted(name for name in was if was[name] != checked.columns[name])
-    with changing(server, principal.actor, "server_changed", {"changed": changed}):
+    details = {"changed": changed}
+    with changing(server, principal.actor, "server_changed", details):
         _save(server)
-        _seal(server, checked)
+        if replaced := _seal(server, checked, principal.actor):
+            details["secrets"] = replaced
         _part_from(server, before, principal)
         if server.speaks_mcp and was["transport_type"] == Server.Transport.OPENAPI:
             ApiDocument.objects.filter(server=server).delete()
@@ -94,10 +101,18 @@ def remove(principal: Principal, server: Server) -> None:
     principal.require(Action.MANAGE_SERVERS)
     account = account_of_server(server)
     with changing(server, principal.actor, "server_removed"):
+        lock_whole(Server.objects.filter(pk=server.pk))
         if account is not None:
             part(server, account, principal.actor, server.grants.all(), unregister=True)
         server.delete()
         close_stopped()
+
+
+def lock_whole(servers: QuerySet[Server]) -> None:
+    """Have everybody wait who writes what is deleted with servers (3 queries)."""
+    keys = lock(servers, deleting=True)
+    lock(Watch.objects.filter(server__in=keys))
+    lock(Followed.objects.filter(server__in=keys), order=follow_leases.ORDER)
 
 
 def _part_from(server: Server, before: Account | None, principal: Principal) -> None:
@@ -127,15 +142,18 @@ def _save(server: Server) -> None:
 
 def _taken(server: Server) -> Conflict:
     return Conflict(
-        f"There is a server named like {server.name!r} already.",
+        say("There is a server named like {server!r} already.", server=server.name),
         code="name_taken",
         field="name",
         remedy="Choose another name; upper and lower case, `-` and spaces count as the same.",
     )
 
 
-def _seal(server: Server, checked: Checked) -> None:
-    """Write the secrets: new values sealed, None keeps, what isn't named goes."""
+def _seal(server: Server, checked: Checked, actor: Actor) -> list[str]:
+    """Write the secrets: new values sealed, None keeps, what isn't named goes.
+
+    Returns the names of those that were written or went.
+    """
     stored = {(secret.placement, secret.name): secret for secret in server.secrets.all()}
     for key, value in checked.secrets.items():
         if value is None:
@@ -144,7 +162,11 @@ def _seal(server: Server, checked: Checked) -> None:
             organization_id=server.organization_id, server=server, placement=key[0], name=key[1]
         )
         secret.value = value  # type: ignore[assignment]  # the field seals what it is given
+        secret.set_at, secret.set_by = timezone.now(), str(actor)[:255]
         secret.save()
-    for key in stored.keys() - checked.secrets.keys():
+    gone = stored.keys() - checked.secrets.keys()
+    for key in gone:
         stored[key].delete()
     server.refresh_from_db()
+    written = {key for key, value in checked.secrets.items() if value is not None}
+    return sorted(f"{place}.{name}" for place, name in written | gone)

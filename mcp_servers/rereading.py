@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 from django.core.exceptions import ObjectDoesNotExist
 
 from bonobot.ledger.actors import Actor
+from bonobot.lib.lanes import lane
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import Runtime, runtime
 from mcp_servers import staleness
@@ -28,7 +29,6 @@ from mcp_servers.discovery import discover
 logger = logging.getLogger(__name__)
 
 NOTICED = Actor(kind="system", id="notices", label="change notice")
-BESIDE_EACH_OTHER = 16
 CAUGHT_UP_S = 5.0
 
 
@@ -48,7 +48,6 @@ class Rereader:
     def __init__(self) -> None:
         self._wanted: dict[UUID, _Wanted] = {}
         self._crew = Crew()
-        self._gate = asyncio.Semaphore(BESIDE_EACH_OTHER)
 
     def want(self, server_id: UUID, holder: str = "", *, noticed: bool = True) -> None:
         """Have a server's catalogue read again, through the connection of `holder` if it has one.
@@ -114,7 +113,7 @@ class Rereader:
     async def _read(self, server_id: UUID, holder: str, claim: staleness.Claim) -> None:
         began, read = perf_counter(), False
         try:
-            async with self._gate:
+            async with lane("discovery"):
                 began = perf_counter()
                 await discover(server_id, actor=NOTICED, of=holder)
                 read = True

@@ -13,6 +13,8 @@ from uuid import UUID
 from django.utils import timezone
 
 from bonobot.ledger.actors import Actor
+from bonobot.ledger.changes import written_last
+from bonobot.lib.row_locks import lock
 from bonobot.lib.runtime import runtime
 from bonobot.notices.writing import notify
 from mcp_servers import outages
@@ -48,7 +50,7 @@ class _Changed:
 
 async def rescan() -> int:
     """Read again all that was read with older rules; return how many definitions that were."""
-    orm, done = runtime().orm, 0
+    orm, done = runtime().aside, 0
     while batch := await orm(outdated):
         findings = await read_all({row.pk: row.payload for row in batch.rows}, batch.names)
         await orm(write, batch, findings)
@@ -79,9 +81,11 @@ def write(batch: Outdated, findings: dict[UUID, Findings]) -> None:
     A definition that changed meanwhile was read by whoever changed it.
     """
     same = [row.pk for row in batch.rows if row.findings == findings[row.pk]]
-    Definition.objects.filter(pk__in=same, rules_version__lt=RULES).update(rules_version=RULES)
-    if other := [row for row in batch.rows if row.findings != findings[row.pk]]:
-        _write_other(batch.server, other, findings)
+    with written_last():
+        lock(Server.objects.filter(pk=batch.server.pk))
+        Definition.objects.filter(pk__in=same, rules_version__lt=RULES).update(rules_version=RULES)
+        if other := [row for row in batch.rows if row.findings != findings[row.pk]]:
+            _write_other(batch.server, other, findings)
 
 
 def _write_other(

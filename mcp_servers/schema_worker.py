@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Any
 
 from bonobot.lib.problems import Invalid, Unavailable
+from bonobot.lib.sayings import say
 from mcp_servers.schemas import InvalidArguments, Judgement, NeedsConfinement, check_arguments
 
 logger = logging.getLogger(__name__)
@@ -58,8 +59,11 @@ async def check(schema: Any, arguments: Any, judgement: Judgement) -> None:
         return
     if answer is None:
         raise UncheckedArguments(
-            f"The arguments could not be checked against the tool's schema within "
-            f"{CHECK_CPU_S * 1000:.0f} ms of processor time.",
+            say(
+                "The arguments could not be checked against the tool's schema "
+                "within {check_cpu_s:.0f} ms of processor time.",
+                check_cpu_s=CHECK_CPU_S * 1000,
+            ),
             field="$",
             remedy="Send fewer or simpler arguments; if that doesn't help, the schema is at fault.",
         )

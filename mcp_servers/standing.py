@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from bonobot.lib.sayings import say
 from mcp_servers.models import Server, Watch
 from mcp_servers.watch_leases import deadline
 
@@ -11,14 +12,14 @@ State = Literal[
     "listening", "opening", "lost", "refused", "not_told", "while_running", "unwatched", "disabled"
 ]
 STATES: dict[State, str] = {
-    "listening": "Its change notices are heard.",
-    "opening": "A stream of change notices is being opened.",
-    "lost": "Its stream of change notices was lost and is opened again.",
-    "refused": "It offers no stream of change notices; asked again after its next discovery.",
-    "not_told": "It doesn't say that it tells changes.",
-    "while_running": "Its change notices are heard while a session runs it.",
-    "unwatched": "No worker listens to it: none runs, or all have as many as they may.",
-    "disabled": "It is switched off.",
+    "listening": say("Its change notices are heard."),
+    "opening": say("A stream of change notices is being opened."),
+    "lost": say("Its stream of change notices was lost and is opened again."),
+    "refused": say("It offers no stream of change notices; asked again after its next discovery."),
+    "not_told": say("It doesn't say that it tells changes."),
+    "while_running": say("Its change notices are heard while a session runs it."),
+    "unwatched": say("No worker listens to it: none runs, or all have as many as they may."),
+    "disabled": say("It is switched off."),
 }
 
 

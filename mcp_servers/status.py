@@ -6,9 +6,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from bonobot.ledger.actors import Actor
-from bonobot.ledger.changes import Event, record
+from bonobot.ledger.changes import Event, record, written_last
 from bonobot.lib.masking import mask
 from bonobot.lib.problems import Problem
+from bonobot.lib.row_locks import lock
 from mcp_servers import outages, watch_leases
 from mcp_servers.asking import end_unasked, pause
 from mcp_servers.connections.survey import Survey
@@ -35,9 +36,10 @@ def forget_attempt(server: Server) -> None:
     asked.update(status=was)
 
 
-@transaction.atomic
+@written_last()
 def record_success(server: Server, kind: str, survey: Survey) -> None:
     """Write a successful survey: connected, era and discovery stored for the next call."""
+    lock(Server.objects.filter(pk=server.pk))
     found: dict[str, Any] = {"discovered_at": timezone.now(), "server_info": survey.server_info}
     if (server.era, server.discovery) != (survey.era, survey.discovery):
         # Not observations: the next call is made by them, so snapshots must be read again.
@@ -49,6 +51,7 @@ def record_success(server: Server, kind: str, survey: Survey) -> None:
 @transaction.atomic
 def record_contact(server: Server, kind: str, latency_ms: int, **found: Any) -> None:
     """Write that the server answered."""
+    lock(Server.objects.filter(pk=server.pk))
     now = timezone.now()
     end_unasked(server, now)
     away = Server.objects.enabled().filter(pk=server.pk).exclude(status=Server.Status.CONNECTED)
@@ -75,7 +78,8 @@ def record_contact(server: Server, kind: str, latency_ms: int, **found: Any) -> 
 @transaction.atomic
 def record_failure(server_id: Any, kind: str, problem: Problem) -> None:
     """Write that the server did not answer, and why; 401 and 403 ask for new credentials."""
-    server = Server.objects.filter(pk=server_id).first()
+    lock(rows := Server.objects.filter(pk=server_id))
+    server = rows.first()
     if server is None:
         return
     now = timezone.now()

@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from bonobot.ledger.heads import generations
 from bonobot.lib.problems import Problem
+from bonobot.lib.row_locks import update_in_order
 from mcp_servers.connections.changes import notifiable
 from mcp_servers.models import Server, Watch
 
@@ -73,7 +74,7 @@ def claim(holder: UUID, room: int) -> list[UUID]:
 
 def beat(holder: UUID) -> None:
     """Renew the leases of this process."""
-    Watch.objects.filter(holder=holder).update(beat_at=timezone.now())
+    update_in_order(Watch.objects.filter(holder=holder), beat_at=timezone.now())
 
 
 def held(holder: UUID) -> list[Held]:
@@ -88,7 +89,7 @@ def held(holder: UUID) -> list[Held]:
 def let_go(holder: UUID, *, besides: list[UUID] | None = None) -> None:
     """Give up everything, or all but `besides`: it is free at once."""
     mine = Watch.objects.filter(holder=holder).exclude(server_id__in=besides or [])
-    mine.update(holder=None, beat_at=None, listening_since=None)
+    update_in_order(mine, holder=None, beat_at=None, listening_since=None)
 
 
 def opened(holder: UUID, server_id: UUID) -> bool:

@@ -8,7 +8,6 @@ and whenever one opens the catalogue is read again: what was told meanwhile is n
 import asyncio
 import logging
 import os
-import random
 from dataclasses import dataclass
 from time import monotonic
 from uuid import UUID, uuid4
@@ -19,6 +18,7 @@ from django.db import Error as DatabaseFault
 
 from bonobot.lib.problems import InternalError, Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from mcp_servers import watch_leases as leases
 from mcp_servers.connections.changes import Topic
 from mcp_servers.connections.crew import Crew
@@ -28,6 +28,7 @@ from mcp_servers.connections.pool import connections
 from mcp_servers.endpoints import endpoint_of
 from mcp_servers.models import OAuthGrant, Server
 from mcp_servers.oauth.signing import by_person
+from mcp_servers.reopening import Openings, lifetime_s
 from mcp_servers.rereading import rereader
 
 logger = logging.getLogger(__name__)
@@ -35,12 +36,6 @@ logger = logging.getLogger(__name__)
 TICK_S = 2.0
 BEAT_S = 5.0
 STUCK_S = 5.0
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 300.0
-# A stream that lived this long was a good one: the next pause is the first again.
-STEADY_S = 60.0
-# No stream is trusted for longer: a peer that vanished says nothing, a credential may be withdrawn.
-RENEWED_S = 3600.0
 
 
 class NotMine(Exception):
@@ -137,9 +132,7 @@ class Watcher:
 
     async def _watch(self, server_id: UUID) -> None:
         """Keep one stream open, until it is cancelled or the server has none."""
-        losses = 0
-        while True:
-            began = monotonic()
+        async for _ in Openings():
             try:
                 problem = await self._listen(server_id)
             except (ObjectDoesNotExist, NotMine):
@@ -152,12 +145,9 @@ class Watcher:
                 await runtime().orm(leases.refuse, self.id, server_id, problem)
                 return
             await runtime().orm(leases.lost, self.id, server_id, problem)
-            losses = 0 if monotonic() - began >= STEADY_S else losses + 1
-            await asyncio.sleep(pause_s(losses, random.random()))  # noqa: S311 - only to spread
 
     async def _listen(self, server_id: UUID) -> Problem | None:
         """Hear one stream to its end; return what ended it, None where that was in order."""
-        asked_s = RENEWED_S * (1 + random.random() / 10)  # noqa: S311 - only to spread
         try:
             endpoint, configuration = await runtime().orm(_read, server_id)
             if (stream := self._streams.get(server_id)) is not None:
@@ -168,7 +158,7 @@ class Watcher:
                     raise NotMine
                 rereader().want(server_id, noticed=False)
 
-            async with asyncio.timeout(asked_s):
+            async with asyncio.timeout(lifetime_s()):
                 await connections().listen(endpoint, holder=f"watch:{server_id}", on_open=opened)
         except TimeoutError:
             return None
@@ -177,18 +167,14 @@ class Watcher:
         return None
 
 
-def pause_s(losses: int, luck: float) -> float:
-    """Return how long to wait after so many losses in a row; `luck` from 0 to 1 spreads it."""
-    longest: float = min(FIRST_PAUSE_S * 2 ** min(max(losses - 1, 0), 20), LONGEST_PAUSE_S)
-    return longest * (1 + luck) / 2
-
-
 def _read(server_id: UUID) -> tuple[Endpoint, Configuration]:
     server = Server.objects.select_related("watch").get(pk=server_id)
     endpoint = endpoint_of(server)
     if by_person(endpoint):
         raise UpstreamError(
-            f"Each person signs in to `{server.name}`: nobody can listen for all.",
+            say(
+                "Each person signs in to `{server}`: nobody can listen for all.", server=server.name
+            ),
             code="not_offered",
             server=server.name,
             remedy="What it offers is read again from time to time.",

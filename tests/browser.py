@@ -1,22 +1,27 @@
 """A real Chromium on the system's binary, that notices faults of pages by itself."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Page, Request, sync_playwright
+from playwright.sync_api import Page, Request, ViewportSize, sync_playwright
 
 from tests.parts import chromium
 
 PATIENCE_MS = 15_000
+DESK: ViewportSize = {"width": 1280, "height": 900}
+PHONE: ViewportSize = {"width": 375, "height": 812}
 # No name is looked up but this machine's: intercepting each request would do away with the cache.
 NO_OTHER_HOST = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1"
 
 
 @contextmanager
-def open_page(base_url: str) -> Iterator[Page]:
+def open_page(base_url: str, *, loopback: bool = False) -> Iterator[Page]:
     """Open a page; afterwards fail if it asked another host or a script failed.
+
+    With `loopback` it may ask other ports of this machine, too: programs wait there for people.
 
     While it is open this thread counts as running an event loop (Playwright's), so Django's own
     guard against that must be off, and no async test can run: one page belongs to one test.
@@ -26,7 +31,8 @@ def open_page(base_url: str) -> Iterator[Page]:
 
     def notice(request: Request) -> None:
         url = urlsplit(request.url)
-        if url.scheme not in {"data", "blob"} and url.netloc != urlsplit(base_url).netloc:
+        own = url.netloc == urlsplit(base_url).netloc or (loopback and url.hostname == "127.0.0.1")
+        if url.scheme not in {"data", "blob"} and not own:
             foreign.append(request.url)
 
     with sync_playwright() as playwright:
@@ -34,7 +40,7 @@ def open_page(base_url: str) -> Iterator[Page]:
         browser = playwright.chromium.launch(
             executable_path=chromium(), args=["--no-sandbox", NO_OTHER_HOST]
         )
-        context = browser.new_context(base_url=base_url, viewport={"width": 1280, "height": 900})
+        context = browser.new_context(base_url=base_url, viewport=DESK)
         context.set_default_timeout(PATIENCE_MS)
         context.on("request", notice)
         page = context.new_page()
@@ -51,3 +57,15 @@ def keep(page: Page, folder: Path) -> None:
     """Keep what a page shows and is, for whoever looks into a failure."""
     page.screenshot(path=folder / "page.png", full_page=True)
     (folder / "page.html").write_text(page.content(), encoding="utf-8")
+
+
+def picture(page: Page, name: str) -> None:
+    """Take a picture for whoever looks the screens over, if TEST_SCREENSHOTS names a folder."""
+    folder, size = os.environ.get("TEST_SCREENSHOTS"), page.viewport_size
+    if not folder or size is None:
+        return
+    # What sticks to the end of a window would lie across the middle of a page that is higher.
+    height = page.evaluate("document.documentElement.scrollHeight")
+    page.set_viewport_size({"width": size["width"], "height": max(height, size["height"])})
+    page.screenshot(path=Path(folder) / f"{name}.png")
+    page.set_viewport_size(size)

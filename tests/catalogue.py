@@ -8,17 +8,18 @@ tools, so that the test of it runs everywhere.
 import ast
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from django.conf import settings
 from django.utils.translation.template import templatize
 
+from tests.architecture.sources import Source, product
 from tests.parts import ROOT
+from tests.wording import english, sentences
 
 GERMAN = ROOT / "bonobot" / "locale" / "de" / "LC_MESSAGES" / "django.po"
-PACKAGES = ("bonobot", "agents", "mcp_servers")
 SINGLE = frozenset({"_", "_t", "_lazy", "gettext", "gettext_lazy", "gettext_noop"})
 PLURAL = frozenset({"_n", "ngettext", "ngettext_lazy"})
 HEADER = (
@@ -81,27 +82,45 @@ Catalogue = dict[Message, tuple[str, ...]]
 def messages() -> set[Message]:
     """Return every text of the screens; one that has a plural anywhere has it."""
     found = {Message(text) for text in THEME}
-    for package in PACKAGES:
-        for path in (ROOT / package).rglob("*.py"):
-            if "migrations" not in path.parts:
-                found.update(_in_python(path.read_text(encoding="utf-8")))
+    sources = product()
+    for source in sources:
+        found.update(_in_python(source.tree, says=not english(source)))
+    found.update(_scheduled(sources))
     for path in (ROOT / "templates").rglob("*.html"):
         found.update(_in_template(path.read_text(encoding="utf-8")))
+    found.update(Message(text) for text in sentences(sources))
     several = {one.text for one in found if one.plural}
     return {one for one in found if one.text and (one.plural or one.text not in several)}
 
 
-def _in_python(source: str) -> Iterator[Message]:
-    for node in ast.walk(ast.parse(source)):
+def _in_python(tree: ast.Module, *, says: bool) -> Iterator[Message]:
+    for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
         texts = [one.value for one in node.args if isinstance(one, ast.Constant)]
         said = [one for one in texts if isinstance(one, str)]
-        if name in SINGLE and said:
+        if (name in SINGLE or (says and _says(node))) and said:
             yield Message(said[0])
         elif name in PLURAL and len(said) > 1:
             yield Message(said[0], said[1])
+
+
+def _scheduled(sources: Iterable[Source]) -> Iterator[Message]:
+    """Yield what scheduled tasks say of themselves, as the page of schedules shows it."""
+    settled = next(one for one in sources if one.module == "bonobot.settings")
+    names = {one.target for one in settled.strings}
+    for source in (one for one in sources if one.module.endswith(".tasks")):
+        for node in source.tree.body:
+            if isinstance(node, ast.FunctionDef) and f"{source.module}.{node.name}" in names:
+                said = (ast.get_docstring(node) or "").partition("\n")[0]
+                yield Message(said.partition(";")[0].rstrip("."))
+
+
+def _says(call: ast.Call) -> bool:
+    """Tell whether a call is of `say`, or makes one; a method of that name prints something."""
+    made = ast.unparse(call.func) == "partial" and ast.unparse(call.args[0]) == "say"
+    return made or (isinstance(call.func, ast.Name) and call.func.id == "say")
 
 
 def _in_template(source: str) -> Iterator[Message]:

@@ -18,6 +18,7 @@ from django.db import connection, connections
 from hypothesis import HealthCheck
 from hypothesis import settings as settings_of_hypothesis
 from playwright.sync_api import Page
+from servestatic.middleware import ServeStaticMiddleware
 
 from bonobot.ledger import writer
 from bonobot.lib import runtime
@@ -32,6 +33,22 @@ settings_of_hypothesis.register_profile(
 )
 settings_of_hypothesis.load_profile("suite")
 
+# Few tests, much work: these begin first (with xdist's `--no-loadscope-reorder`, which the Makefile
+# gives), so that at the end of a run no process waits for another.
+LONG = (
+    "end_to_end/",
+    "docs/",
+    "upgrades/",
+    "conformance/",
+    "bonobot/management/test_up.py",
+    "bonobot/test_admin.py",
+    "bonobot/test_api_clients.py",
+    "bonobot/test_api_fuzzed.py",
+    "bonobot/test_canaries.py",
+    "bonobot/test_scale.py",
+    "bonobot/test_translations.py",
+    "bonobot/test_wheel.py",
+)
 FAILED = pytest.StashKey[bool]()
 PROCESSES = pytest.StashKey[list[Process]]()
 KEPT_LOG = 20_000  # characters of a process's log that a failure shows
@@ -76,6 +93,23 @@ def _quick_flush() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flush, "sql_flush", flushing.statements)
         patch.setattr(flush, "emit_post_migrate_signal", flushing.restore)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _static_files_found_once() -> Iterator[None]:
+    """Look for static files once: each test client loads its middleware anew, which looks again."""
+    look = ServeStaticMiddleware.add_files_from_finders
+    found: dict[str, object] = {}
+
+    def add(middleware: ServeStaticMiddleware) -> None:
+        if not found:
+            look(middleware)
+            found.update(middleware.files)
+        middleware.files.update(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ServeStaticMiddleware, "add_files_from_finders", add)
         yield
 
 
@@ -194,6 +228,12 @@ def page(
         yield opened
         if request.node.stash.get(FAILED, False):
             keep(opened, tmp_path)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let what takes long begin first; all else keeps its order."""
+    folder = Path(__file__).parent
+    items.sort(key=lambda item: not str(item.path.relative_to(folder)).startswith(LONG))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -81,7 +81,7 @@ def _definitions(of: list[Server], each: int) -> Iterator[Definition]:
     now = timezone.now()
     for server in of:
         for number in range(each):
-            payload = _declaration(number)
+            payload = declaration(number)
             found = _digest(number)
             pinned = {8: "", 9: "0" * 64}.get(number % 10, found)
             yield Definition(
@@ -101,7 +101,7 @@ def _definitions(of: list[Server], each: int) -> Iterator[Definition]:
 
 
 @cache
-def _declaration(number: int) -> dict[str, Any]:
+def declaration(number: int) -> dict[str, Any]:
     verb, thing = VERBS[number % len(VERBS)], THINGS[number % len(THINGS)]
     properties = {
         name: {"type": "string", "description": f"The {name} that is meant, as the service has it."}
@@ -116,7 +116,7 @@ def _declaration(number: int) -> dict[str, Any]:
 
 @cache
 def _digest(number: int) -> str:
-    return digest(_declaration(number))
+    return digest(declaration(number))
 
 
 def give(agent: Agent, given: list[Server]) -> None:
@@ -144,7 +144,7 @@ def _calls(
     now = timezone.now()
     for number, seq in enumerate(places):
         server = of[number % len(of)]
-        tool = _declaration(number % 20)["name"]
+        tool = declaration(number % 20)["name"]
         at = now - timedelta(seconds=number * 172_800 / len(places))
         outcome = ("error" if number % 20 == 0 else "refused") if number % 10 == 0 else "ok"
         yield AuditRow(

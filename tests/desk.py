@@ -2,6 +2,7 @@
 
 import re
 from html import unescape
+from itertools import pairwise
 from typing import Any
 
 from django.contrib.messages import get_messages
@@ -22,6 +23,9 @@ INLINE = re.compile(
     r"<link[^>]+href=[\"'](?:https?:)?//|javascript:",
     re.IGNORECASE,
 )
+
+
+FORMS = re.compile(r"<(/?)form\b", re.IGNORECASE)
 
 
 class Desk:
@@ -67,6 +71,10 @@ def page_of(response: Any) -> str:
         return ""  # a file, not a page
     text = str(response.content.decode())
     assert not (found := INLINE.search(text)), text[max(0, found.start() - 80) : found.end() + 80]
+    # A browser leaves out a form that begins within another: its buttons would send the outer one.
+    marks = list(FORMS.finditer(text))
+    for one, next_one in pairwise(marks):
+        assert one[1] or next_one[1], text[next_one.start() : next_one.end() + 200]
     return text
 
 

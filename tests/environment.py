@@ -12,6 +12,7 @@ import atexit
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -25,6 +26,7 @@ def isolate() -> None:
     os.environ["BONOBOT_VAR"] = str(VAR)
     os.environ["BONOBOT_REDIS_PREFIX"] = f"bonobot-{os.environ.get('PYTEST_XDIST_WORKER', 'test')}"
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
+    os.environ["BONOBOT_OAUTH"] = "on"  # its tables are there, and its addresses are looked at
     owner = os.getpid()
 
     def forget() -> None:
@@ -35,5 +37,8 @@ def isolate() -> None:
 
 
 isolate()
+# A shell that starts a run beside itself has it ignore Ctrl-C, which some tests press.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # A run makes many objects and few cycles: looking for them less often saves a twentieth of it.
 gc.set_threshold(50_000, 20, 50)

@@ -15,6 +15,7 @@ from pathlib import Path
 from django.db import connection
 
 from bonobot.management.processes import die_with
+from bonobot.queues import NAMES
 from tests.environment import VAR
 from tests.eventually import eventually
 from tests.parts import ROOT
@@ -141,8 +142,8 @@ def start_worker(folder: Path, name: str, extra: Mapping[str, str] | None = None
     process = start(
         name,
         [
-            *(sys.executable, "-m", "celery", "--app", "bonobot", "worker"),
-            *("--pool", "threads", "--queues", "default,discovery,sessions", "--loglevel", "INFO"),
+            *(sys.executable, "-m", "celery", "--skip-checks", "--app", "bonobot", "worker"),
+            *("--pool", "threads", "--queues", ",".join(NAMES), "--loglevel", "INFO"),
             *("--hostname", node, "--without-gossip", "--without-mingle"),
         ],
         folder=folder,

@@ -14,11 +14,14 @@ from agents.budgets import BudgetLine, set_budgets
 from agents.models import ModelEndpoint
 from agents.skills.keeping import SkillSpec, save_skill
 from bonobot import schedules
+from bonobot.apps import load_pages
 from bonobot.ledger.models import AuditRow
+from bonobot.tenancy.invitations import invite
 from bonobot.tenancy.models import Membership, Organization, User
 from bonobot.tenancy.roles import Role
 from bonobot.tenancy.tokens import issue
-from mcp_servers.models import Check, Launcher, Preset
+from mcp_servers.models import Check, Launcher, Preset, Round
+from mcp_servers.rounds import begin
 from tests import desk
 from tests.agents import casting
 
@@ -36,8 +39,10 @@ LISTS = (
     "agents_modelendpoint_changelist",
     "ledger_auditrow_changelist",
     "tenancy_membership_changelist",
+    "tenancy_invitation_changelist",
     "tenancy_token_changelist",
     "tenancy_issuer_changelist",
+    "tenancy_provider_changelist",
     "tenancy_organization_changelist",
     "tenancy_user_changelist",
     "notices_channel_changelist",
@@ -61,8 +66,10 @@ QUERIES = {
     "agents_session_image": f"?sha256={sha256(GIF).hexdigest()}",
     "agents_session_file": f"?sha256={sha256(b'notes').hexdigest()}",
 }
-# Of servers of another kind than the one that is here.
-ABSENT = frozenset({"mcp_servers_server_remove_operation"})
+# Of servers of another kind than the one that is here; of a link that was mailed at another time;
+# of providers that platform administrators don't sign in by.
+ABSENT = frozenset({"mcp_servers_server_remove_operation", "profile_proof", "profile_link"})
+load_pages()
 ADDRESSES = sorted(dict(addresses()).items())
 
 
@@ -86,16 +93,20 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         session.steps.create(seq=99, kind="message", state="done", payload=said)
         token, _text = issue(boss, name=f"t{number}", role=Role.MEMBER)
         issuer = casting.issuer(where, f"https://{where.slug}-{number}.example.com")
+        provider = casting.provider(where, f"https://{where.slug}-{number}.example.com")
         notice = casting.notice(where, f"Pager{number}")
+        asked = invite(boss, f"{where.slug}-{number}@example.com", Role.MEMBER).invitation
         member = User.objects.create_user(f"{where.slug}-{number}")
         Membership.objects.create(organization=where, user=member, role=Role.MEMBER)
     own = {"slug": "own", "name": "Own", "transport_type": "http"}
     preset = Preset.objects.create(organization=where, **own)
+    going = begin(boss, Round.Kind.TEST, [server])
     launcher, _made = Launcher.objects.get_or_create(command="uvx")
     schedules.sync(schedules.entries())
     return {
         SCHEDULE: PeriodicTask.objects.get(name="sweep").pk,
         "mcp_servers_server": server.pk,
+        "mcp_servers_round": going.pk,
         "mcp_servers_preset": preset.pk,
         "mcp_servers_launcher": launcher.pk,
         "agents_agent": agent.pk,
@@ -109,7 +120,9 @@ def fill(where: Organization, *, many: int = 1) -> dict[str, UUID]:
         "ledger_auditrow": AuditRow.objects.of(where.pk)[0].pk,
         "tenancy_membership": Membership.objects.filter(organization=where)[0].pk,
         "tenancy_token": token.pk,
+        "tenancy_invitation": asked.pk,
         "tenancy_issuer": issuer.pk,
+        "tenancy_provider": provider.pk,
         "notices_channel": notice.channel_id,
         "notices_notice": notice.pk,
         "tenancy_organization": where.pk,
@@ -121,6 +134,9 @@ def arguments(name: str, parameters: list[str], ids: dict[str, UUID]) -> dict[st
     """Return what an address takes, for objects with these ids."""
     model = next((model for model in ids if name.startswith(f"{model}_")), "tenancy_user")
     values = {"slug": "own", "id": ids["tenancy_user"], "user_id": ids["tenancy_user"]}
+    values["round_id"] = ids["mcp_servers_round"]
+    values["provider_id"], values["identity_id"] = ids["tenancy_provider"], ids["tenancy_user"]
+    values["text"] = "of-another-time"  # what a mailed link ends with
     return {one: values.get(one, ids[model]) for one in parameters}
 
 

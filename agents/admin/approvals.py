@@ -8,7 +8,6 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
@@ -27,6 +26,7 @@ from bonobot.lib.problems import Conflict
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import screen
+from bonobot.tenancy.templatetags.bonobot import two_lines
 
 MOST_DENIED = 200
 BRIEF = 160  # characters of arguments in the list
@@ -37,7 +37,7 @@ class ApprovalAdmin(InboxAdmin):
     """The active organization's questions; members see what they asked themselves."""
 
     tones: ClassVar[dict[str, str]] = {"denied": "deny", "expired": "refused"}
-    list_display = ("tool", "state_now", "agent_name", "server", "asks", "why", "asked_at", "until")
+    list_display = ("tool", "state_now", "agent_name", "why", "asked_at", "until")
     list_filter = (
         ("state", MultipleChoicesDropdownFilter),
         ("agent__name", Part),
@@ -48,6 +48,7 @@ class ApprovalAdmin(InboxAdmin):
     )
     search_fields = ("label", "server_name", "agent__name", "requested_by", "rule", "reason")
     actions = ("deny_chosen",)
+    action_needs: ClassVar[dict[str, Action]] = {"deny_chosen": Action.APPROVE_CALLS}
     change_list_template = "admin/approvals/list.html"
 
     def has_answer_permission(self, request: HttpRequest) -> bool:
@@ -58,16 +59,13 @@ class ApprovalAdmin(InboxAdmin):
     def tool(self, approval: Approval) -> SafeString:
         """Return the tool, with the beginning of its arguments (secrets are masked in them)."""
         given = json.dumps(approval.arguments, ensure_ascii=False) if approval.arguments else ""
-        return format_html(
-            '<span class="bb-cell">{}<span class="bb-brief bb-small bb-mono">{}</span></span>',
-            visible(approval.label, 80),
-            visible(given, BRIEF),
-        )
+        return two_lines(visible(approval.label, 80), visible(given, BRIEF), "bb-mono")
 
-    @display(description=_("asked by"), ordering="requested_by")
-    def asks(self, approval: Approval) -> str:
-        """Return who stands behind the call."""
-        return visible(approval.requested_by, 60)
+    @display(description=_("agent"), ordering="agent__name")
+    def agent_name(self, approval: Approval) -> SafeString:
+        """Return the agent, and who stands behind the call."""
+        name, person = super().agent_name(approval), visible(approval.requested_by, 60)
+        return two_lines(name, person)
 
     @display(description=_("rule"), ordering="rule")
     def why(self, approval: Approval) -> str:

@@ -8,9 +8,11 @@ from django.contrib.admin import ModelAdmin as DjangoModelAdmin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.translation import gettext_lazy as _
 
+from agents.admin import audit_checking, audit_filters, audit_searching
 from bonobot.ledger.exporting import Form
 from bonobot.ledger.models import AuditRow
 from bonobot.lib.admin import (
@@ -18,11 +20,11 @@ from bonobot.lib.admin import (
     DropdownFilter,
     FieldTextFilter,
     MultipleChoicesDropdownFilter,
-    WithinFilter,
     display,
     register,
 )
 from bonobot.lib.problems import NotFound
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.downloads import download
 from bonobot.tenancy.roles import Action
@@ -73,7 +75,7 @@ class AuditAdmin(ScopedAdmin):
         ("agent_name", Copied),
         ("server_name", Copied),
         ("tool_name", Copied),
-        ("opened_at", WithinFilter),
+        ("opened_at", audit_searching.AskedFilter),
     )
     search_fields = (
         "tool_name",
@@ -89,7 +91,7 @@ class AuditAdmin(ScopedAdmin):
     ordering = ("-opened_at", "-seq")
     list_per_page = 50
     actions = None
-    change_list_template = "admin/audit/list.html"
+    list_before_template = "admin/audit/tools.html"
     empty_icon = "receipt_long"
     empty_text = _("Every call, every change and every sign-in is written here as it happens.")
 
@@ -98,15 +100,28 @@ class AuditAdmin(ScopedAdmin):
         organization_id = self.principal(request).organization_id
         return AuditRow.objects.of(organization_id).defer("opened", "closed")
 
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[AuditRow], search_term: str
+    ) -> tuple[QuerySet[AuditRow], bool]:
+        """Return what fits, of as many of the latest rows as a search of the list looks through."""
+        rows, doubled = super().get_search_results(request, queryset, search_term)
+        if not getattr(request, "exporting", False):
+            where = self.principal(request).organization_id
+            rows = audit_searching.within_reach(request, where, rows)
+        return rows, doubled
+
     def lookup_allowed(self, lookup: str, value: Any, request: HttpRequest) -> bool:
         """Allow the links of other pages: everything of one server, agent, session or object."""
         mine = {"server_id", "agent_id", "session_id", "resource_id", "parent_id", "action", "rule"}
         return lookup in mine or super().lookup_allowed(lookup, value, request)
 
     def get_urls(self) -> list[Any]:
-        """Add the download of what the list shows."""
+        """Add the download of what the list shows, and the keeping of filters."""
         export = self.admin_site.admin_view(self.export)
-        return [path("export/", export, name="ledger_auditrow_export"), *super().get_urls()]
+        guards = (self.admin_site.admin_view, self.principal)
+        others = [*audit_filters.addresses(*guards), *audit_checking.addresses(*guards)]
+        mine = [path("export/", export, name="ledger_auditrow_export"), *others]
+        return [*mine, *super().get_urls()]
 
     def export(self, request: HttpRequest) -> HttpResponseBase:
         """Return the rows that the list's filters and search leave, as a file."""
@@ -114,6 +129,7 @@ class AuditAdmin(ScopedAdmin):
         asked = request.GET.copy()
         form: Form = "csv" if "".join(asked.pop("form", [])) == "csv" else "jsonl"
         request.GET = asked  # type: ignore[assignment]  # a copy, which may be changed
+        request.exporting = True  # type: ignore[attr-defined]  # a file holds all that fits
         rows = self.get_changelist_instance(request).get_queryset(request)
         return download(rows.defer(None), form)
 
@@ -162,9 +178,15 @@ class AuditAdmin(ScopedAdmin):
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
-        """Show the list with its downloads."""
+        """Show the list with its downloads and the filters that were kept."""
         forms = (("jsonl", _("Export JSON Lines")), ("csv", _("Export CSV")))
-        return super().changelist_view(request, {**(extra_context or {}), "export_forms": forms})
+        saved = audit_filters.panel(self.principal(request), request.GET.urlencode())
+        verified = audit_checking.standing(request, self.principal(request))
+        mine = {"export_forms": forms, "saved": saved, "verified": verified}
+        shown = super().changelist_view(request, {**(extra_context or {}), **mine})
+        if isinstance(shown, TemplateResponse) and shown.context_data is not None:
+            shown.context_data["further"] = audit_searching.further(request)
+        return shown
 
     def change_view(
         self,
@@ -195,7 +217,7 @@ class AuditAdmin(ScopedAdmin):
         except ValueError:
             found = None
         if found is None:
-            raise NotFound(f"There is no audit row {object_id!r} here.")
+            raise NotFound(say("There is no audit row {object_id!r} here.", object_id=object_id))
         return found
 
 

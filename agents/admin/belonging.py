@@ -3,6 +3,7 @@
 from typing import Any
 
 from agents.models import Agent, Binding
+from bonobot.tenancy.admin.invitations import InvitationAdmin
 from bonobot.tenancy.admin.issuers import IssuerAdmin
 from bonobot.tenancy.admin.tokens import TokenAdmin
 from bonobot.tenancy.principals import Principal
@@ -19,11 +20,12 @@ def agents_with(visit: Visit) -> tuple[str, dict[str, Any]]:
 
 
 def agents_of(principal: Principal) -> list[tuple[str, str]]:
-    """Return the organization's agents, to narrow a token or an issuer to some."""
+    """Return the organization's agents, for tokens, issuers and invitations that name some."""
     rows = Agent.objects.for_organization(principal.organization_id).order_by("name")
     return [(str(pk), name) for pk, name in rows.values_list("pk", "name")]
 
 
 PANELS.append(agents_with)
 TokenAdmin.agents_of = staticmethod(agents_of)
+InvitationAdmin.agents_of = staticmethod(agents_of)
 IssuerAdmin.agents_of = staticmethod(agents_of)

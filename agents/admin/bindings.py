@@ -1,17 +1,14 @@
 """An agent's servers: how they are, how much of each it gets, what it called there (A13)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from django.contrib import messages
-from django.db.models import Avg, Count, Max, Q
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -21,8 +18,8 @@ from agents.bindings import bind, bound_server, switch_binding, unbind
 from agents.choices import gets
 from agents.governance.offerings import Offer
 from agents.governance.snapshots import Tool, snapshots
+from agents.metrics import Use, use_by_server
 from agents.models import Agent, Binding
-from bonobot.ledger.models import AuditRow
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -45,7 +42,7 @@ class Bound:
     binding: Binding
     tools: list[Tool]
     offers: list[Offer]
-    use: Mapping[str, Any]
+    use: Use
     listed: bool
 
     @property
@@ -79,7 +76,7 @@ def servers(visit: Visit) -> HttpResponseBase:
     bindings = list(agent.bindings.select_related("server").order_by("server__name"))
     tools = _tools_by_server(agent)
     offers = _offers_by_server(agent)
-    use = _use_by_server(agent)
+    use = use_by_server(agent, USE_OF)
     few = sum(map(len, tools.values())) <= TOOLS_SHOWN
     unfolded = visit.request.GET.get("open", "")
     return visit.show(
@@ -90,7 +87,7 @@ def servers(visit: Visit) -> HttpResponseBase:
                 one,
                 tools.get(one.server_id, []),
                 offers.get(one.server_id, []),
-                use.get(one.server_id, {}),
+                use.get(one.server_id, Use()),
                 listed=few or str(one.server_id) == unfolded,
             )
             for one in bindings
@@ -128,24 +125,6 @@ def _offers_by_server(agent: Agent) -> dict[UUID, list[Offer]]:
         if offer.facts.state != "gone":
             found.setdefault(offer.facts.server_id, []).append(offer)
     return found
-
-
-def _use_by_server(agent: Agent) -> dict[UUID, dict[str, Any]]:
-    rows = AuditRow.objects.filter(
-        organization_id=agent.organization_id,
-        agent_id=agent.pk,
-        server_id__isnull=False,
-        opened_at__gte=timezone.now() - USE_OF,
-    )
-    counted = rows.values("server_id").annotate(
-        calls=Count("pk"),
-        errors=Count("pk", filter=Q(outcome__in=("error", "unknown"))),
-        refused=Count("pk", filter=Q(outcome="refused")),
-        latency=Avg("duration_ms"),
-        last=Max("opened_at"),
-    )
-    found: list[Any] = list(counted.order_by())
-    return {row["server_id"]: row for row in found}
 
 
 @AgentAdmin.add_deed("unbind", needs=Action.MANAGE_AGENTS)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django import forms
-from django.db.models import F, Model, QuerySet
+from django.db.models import F, QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -19,7 +19,7 @@ from bonobot.lib.untrusted import visible
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import ScopedAdmin
+from bonobot.tenancy.screens import OperatedAdmin
 from bonobot.tenancy.templatetags.bonobot import amount as shown_amount
 from bonobot.tenancy.templatetags.bonobot import plain_dollars, share
 from mcp_servers.models import Server
@@ -73,7 +73,7 @@ class BudgetForm(forms.ModelForm):
 
 
 @register(Budget)
-class BudgetAdmin(ScopedAdmin):
+class BudgetAdmin(OperatedAdmin):
     """The active organization's budgets."""
 
     # The operations ask for what each owner needs.
@@ -184,12 +184,6 @@ class BudgetAdmin(ScopedAdmin):
             each_session=said.each_session,
             **whose,
         )
-
-    def save_model(self, request: HttpRequest, obj: Model, form: Any, change: bool) -> None:
-        """Do nothing: `save_form` has written it."""
-
-    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Do nothing: there are no related rows in the form."""
 
     def delete_model(self, request: HttpRequest, obj: Budget) -> None:
         """Remove by the operation."""

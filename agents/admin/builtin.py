@@ -17,6 +17,8 @@ from agents.models import Agent
 from agents.registration import AgentSpec, alter_agent
 from agents.toolboxes import empty_workspace, workspace_shown
 from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.sayings import say
+from bonobot.lib.translating import localized, whole
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit, onward
 
@@ -76,7 +78,7 @@ def empty(visit: Visit) -> HttpResponseBase | None:
     try:
         empty_workspace(visit.principal, visit.object)
     except Problem as problem:
-        messages.error(visit.request, f"{problem} {problem.remedy}")
+        messages.error(visit.request, whole(problem))
     else:
         messages.success(visit.request, _t("The workspace is empty."))
     return onward(visit, "builtin")
@@ -100,7 +102,9 @@ def _rows(agent: Agent, *, may_grant: bool) -> list[Row]:
                 )
                 for option in kit.options
             ),
-            trouble=f"{missing} {missing.remedy}" if missing and kit.name in SANDBOXED else "",
+            trouble=localized(f"{missing} {missing.remedy}")
+            if missing and kit.name in SANDBOXED
+            else "",
         )
         for kit in KITS.values()
     ]
@@ -150,6 +154,8 @@ def _number(posted: QueryDict, name: str, usual: int) -> int:
         return usual
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise Invalid(
-            f"{text[:40]!r} is no whole number.", field=name, remedy="Write digits, such as 100."
+            say("{text!r} is no whole number.", text=text[:40]),
+            field=name,
+            remedy="Write digits, such as 100.",
         )
     return int(text)

@@ -27,6 +27,7 @@ from agents.registration import AgentSpec, alter_agent, give_to
 from agents.sessions.prompts import instructions, specs
 from bonobot.lib.admin import Checkbox, IntegerInput, TextInput
 from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.sayings import say
 from bonobot.tenancy.models import Membership
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action, Role
@@ -187,7 +188,7 @@ def amount(unit: str, text: str) -> int:
         whole = -1
     if not 0 <= whole <= LARGEST:
         raise Invalid(
-            f"{text[:40]!r} is no limit.",
+            say("{text!r} is no limit.", text=text[:40]),
             field="budgets",
             remedy="Write a whole number, dollars where money is meant; empty removes it.",
         )

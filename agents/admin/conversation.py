@@ -12,9 +12,11 @@ from django.db.models import Max
 from django.utils import timezone
 
 from agents.admin.questions import LEGS
+from agents.admin.server_questions import Entry, entry_of
 from agents.approvals import is_own
+from agents.asking import may_answer
 from agents.evidence import labels_of
-from agents.models import Approval, Inbox, Session, Step
+from agents.models import Approval, Inbox, Question, Session, Step
 from agents.sessions.branches import was_replaced
 from agents.sessions.events import RESTING
 from bonobot.ledger.models import AuditRow
@@ -34,6 +36,13 @@ class Line:
     own: bool = False
     # A later message took its place: it is no longer part of the conversation.
     superseded: bool = False
+    # A server's question that who looks can answer here.
+    question: Question | None = None
+
+    @property
+    def entry(self) -> Entry | None:
+        """Return the form of the question."""
+        return entry_of(self.question) if self.question else None
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -44,6 +53,7 @@ class Line:
     def version(self) -> str:
         """Return what tells this state of the step from others."""
         asked = f"-{self.approval.state}-{self.answerable}" if self.approval else ""
+        asked += "-put" if self.question else ""
         return f"{self.step.state}-{len(str(self.step.payload.get('text', '')))}{asked}"
 
     @property
@@ -109,8 +119,8 @@ def latest(session: Session, principal: Principal) -> Conversation:
 def conversation(session: Session, principal: Principal, after: int = 0) -> Conversation:
     """Return a session's steps behind `after` with their audit rows (three queries).
 
-    Calls that wait come with their questions (two more); where there are more steps than a page
-    shows, it is looked up what messages behind it replace (one).
+    Calls that wait come with their questions (two more), and so do questions of servers (one);
+    where there are more steps than a page shows, it is looked up what messages behind it replace.
     """
     steps = list(session.steps.filter(seq__gt=after).order_by("seq")[:STEPS_SHOWN])
     ids = [step.call_id for step in steps if step.call_id and step.kind == Step.Kind.CALL]
@@ -118,6 +128,7 @@ def conversation(session: Session, principal: Principal, after: int = 0) -> Conv
     audited: dict[UUID | None, AuditRow] = {row.pk: row for row in rows}
     asked = _asked(session, steps)
     own = bool(asked) and is_own(principal, next(iter(asked.values())))
+    put = _put(session, steps, principal)
     pending = session.inbox.filter(kind=Inbox.Kind.MESSAGE, taken_at=None)
     replacing = _replacing(session, steps)
     lines = tuple(
@@ -127,6 +138,7 @@ def conversation(session: Session, principal: Principal, after: int = 0) -> Conv
             asked.get(one.pk),
             own,
             was_replaced(one.seq, replacing),
+            put.get(one.pk),
         )
         for one in steps
         if _worth(one)
@@ -166,6 +178,25 @@ def _asked(session: Session, steps: Iterable[Step]) -> dict[Any, Approval]:
         return {}
     rows = {str(row.pk): row for row in session.approvals.filter(pk__in=wanted.values())}
     return {step: rows[asked] for step, asked in wanted.items() if asked in rows}
+
+
+def _put(session: Session, steps: Iterable[Step], principal: Principal) -> dict[Any, Question]:
+    """Return the forms of servers that wait for just this person, by their steps.
+
+    What leads elsewhere, or seems to ask for a secret, is answered on its own page, with warnings.
+    """
+    wanted = {
+        step.pk: step.payload["question_id"] for step in steps if "question_id" in step.payload
+    }
+    if not wanted:
+        return {}
+    found = session.questions.filter(pk__in=wanted.values(), mode=Question.Mode.FORM)
+    rows = {
+        str(row.pk): row
+        for row in found
+        if row.answerable(timezone.now()) and may_answer(principal, row) and not row.flags
+    }
+    return {step: rows[put] for step, put in wanted.items() if put in rows}
 
 
 def _settled(steps: Iterable[Step], after: int) -> int:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from django import forms
-from django.db.models import Count, Model, QuerySet
+from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import path, reverse
@@ -19,7 +19,7 @@ from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Problem
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.roles import Action
-from bonobot.tenancy.screens import ScopedAdmin, screen
+from bonobot.tenancy.screens import OperatedAdmin, screen
 
 PROVIDER = ("name", "kind", "base_url", "model", "key", "access_key_id", "region", "api_version")
 ANSWERING = ("thinking", "max_tokens", "context_window", "native_tools", "sees_images", "timeout_s")
@@ -90,7 +90,7 @@ class EndpointForm(forms.ModelForm):
 
 
 @register(ModelEndpoint)
-class ModelEndpointAdmin(ScopedAdmin):
+class ModelEndpointAdmin(OperatedAdmin):
     """The active organization's model endpoints."""
 
     needs_to_change = Action.MANAGE_AGENTS
@@ -182,12 +182,6 @@ class ModelEndpointAdmin(ScopedAdmin):
         return save_endpoint(
             self.principal(request), EndpointSpec(**said, api_key=key), endpoint=stored
         )
-
-    def save_model(self, request: HttpRequest, obj: Model, form: Any, change: bool) -> None:
-        """Do nothing: `save_form` has written it."""
-
-    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Do nothing: there are no related rows in the form."""
 
     def delete_model(self, request: HttpRequest, obj: ModelEndpoint) -> None:
         """Remove by the operation, which refuses while an agent thinks with it."""

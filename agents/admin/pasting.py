@@ -17,6 +17,7 @@ from mcp_servers.admin.adding import Destination
 from mcp_servers.admin.pool import POOL
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.importing import Choices, Planned
+from mcp_servers.models import Server
 
 PARAMETER = "parameter-"
 LONGEST_FILE = 1024 * 1024  # bytes that are read; the reader refuses more than 256 KiB
@@ -116,7 +117,10 @@ def _page(
         "servers/paste.html",
         status=status,
         text=text,
-        planned=[(one, one.entry.preview(), _others(one), _kept(found, one)) for one in planned],
+        planned=[
+            (one, one.entry.preview(), _others(one), _kept(found, one), _sign_in(one))
+            for one in planned
+        ],
         shares=found.shares if found else (),
         beside=found.wishes if found else None,
         problem=problem,
@@ -127,6 +131,12 @@ def _page(
 def _kept(found: Import | None, one: Planned) -> tuple[str, ...]:
     """Return the tools that an entry is kept to."""
     return found.wishes.only_tools.get(one.entry.name, ()) if found else ()
+
+
+def _sign_in(one: Planned) -> Any:
+    """Return how one signs in to an entry's server, in words; empty where nobody does."""
+    kind = one.entry.auth_type
+    return "" if kind == Server.Auth.NONE else dict(Server.Auth.choices).get(kind, kind)
 
 
 def _others(one: Planned) -> list[Problem]:

@@ -19,6 +19,7 @@ from agents.bindings import bind
 from agents.choices import EVERYTHING, choose, gets, ticked
 from agents.models import Agent, Binding
 from bonobot.lib.problems import NotFound, Problem
+from bonobot.lib.sayings import say
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit, fragment, onward
 from mcp_servers.admin.contact import contact
@@ -273,7 +274,7 @@ def _picked(visit: Visit, ids: Iterable[str], posted: QueryDict | None = None) -
 def _missing(wanted: list[str]) -> NotFound:
     shown = ", ".join(repr(one[:40]) for one in wanted) or "none"
     return NotFound(
-        f"There is no such server here: {shown}.",
+        say("There is no such server here: {shown}.", shown=shown),
         field="server",
         remedy="Choose servers of the organization's pool.",
     )

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
+from agents.admin.policy_groups import SHOWN_AT_ONCE, groups, key_of, shown, spread
 from agents.admin.ruling import (
     CHOICES,
     EXAMPLE,
@@ -32,25 +33,22 @@ from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import WHO_MAY, Action
 from bonobot.tenancy.screens import Visit, fragment, onward, screen
 
-TOOLS_SHOWN = 200  # on one page
-
 
 @AgentAdmin.add_page("policy", _("Policy"), order=40)
 def policy(visit: Visit) -> HttpResponseBase:
     """Show the policy, or replace it."""
     agent: Agent = visit.object
-    query = visit.request.GET
+    query, posted = visit.request.GET, visit.request.POST
     snapshot = snapshots().current("agent", agent.pk)
     tools = _tools(snapshot)
     sought = query.get("q", "").strip()
-    page = Paginator(_found(tools, sought), TOOLS_SHOWN).get_page(query.get("page"))
-    listed, stored = list(page), policy_text(agent)
+    found = _found(tools, sought)
+    listed, stored = shown(found, posted), policy_text(agent)
     problem, tried, draft = None, None, draft_of(stored, tools, listed)
     if visit.request.method == "POST":
-        posted = visit.request.POST
         draft = typed_draft(posted, tools, listed)
         try:
-            tried = _saved(visit, posted_text(posted, tools, stored))
+            tried = _saved(visit, posted_text(posted, tools, stored, spread(found, posted)))
         except Problem as refusal:
             problem = refusal
         else:
@@ -60,7 +58,9 @@ def policy(visit: Visit) -> HttpResponseBase:
         "agents/policy.html",
         agent=agent,
         draft=draft,
-        paged=page,
+        groups=groups(found, draft.ruled, posted),
+        found=len(found),
+        many=len(tools) > SHOWN_AT_ONCE,
         q=sought,
         total=len(tools),
         modes=MODES,
@@ -94,14 +94,39 @@ def preview(visit: Visit) -> HttpResponseBase:
     posted = visit.request.POST
     snapshot = snapshots().current("agent", agent.pk)
     tools = _tools(snapshot)
-    text = posted_text(posted, tools, policy_text(agent))
+    found = _found(tools, visit.request.GET.get("q", "").strip())
+    text = posted_text(posted, tools, policy_text(agent), spread(found, posted))
     ruling = replace(snapshot.ruling, policy=drafted(agent, text))
-    shown = [tool for tool in tools if f"rule-{tool.name}" in posted]
+    decided = [replace(tool, decision=decide(tool.facts, ruling)) for tool in found]
     return fragment(
         visit.request,
         "agents/policy_preview.html",
         agent=agent,
-        tools=[replace(tool, decision=decide(tool.facts, ruling)) for tool in shown],
+        tools=[tool for tool in decided if f"rule-{tool.name}" in posted],
+        groups=groups(decided, (), posted),
+    )
+
+
+@AgentAdmin.add_page("policy_rows")
+def rows(visit: Visit) -> HttpResponseBase:
+    """Return a part of one group's rows, for a script that opens it."""
+    agent: Agent = visit.object
+    query = visit.request.GET
+    tools = _tools(snapshots().current("agent", agent.pk))
+    found = _found(tools, query.get("q", "").strip())
+    paged = Paginator(
+        [tool for tool in found if key_of(tool) == query.get("group")], SHOWN_AT_ONCE
+    ).get_page(query.get("page"))
+    return fragment(
+        visit.request,
+        "agents/policy_rows.html",
+        agent=agent,
+        ruled=draft_of(policy_text(agent), tools, list(paged)).ruled,
+        choices=CHOICES,
+        group=query.get("group", ""),
+        paged=paged,
+        q=query.get("q", ""),
+        may_manage=visit.principal.may(Action.MANAGE_AGENTS),
     )
 
 
@@ -141,8 +166,8 @@ def _tools(snapshot: Snapshot) -> list[Tool]:
     return sorted((tool for tool in found if tool.facts.state != "gone"), key=_order)
 
 
-def _order(tool: Tool) -> tuple[bool, str, str]:
-    return tool.facts.source == "builtin", tool.facts.server_name, tool.name
+def _order(tool: Tool) -> tuple[bool, str, str, str]:
+    return tool.facts.source == "builtin", tool.facts.server_name, key_of(tool), tool.name
 
 
 def _found(tools: Sequence[Tool], sought: str) -> Sequence[Tool]:

@@ -19,6 +19,7 @@ from agents.replay import DAYS, replay, shadowed
 from agents.tool_policies import EFFECTS, Entry, Owner, PolicyText, RuleText, policy_text
 from bonobot.lib.canonical import canonical
 from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.sayings import say
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
@@ -162,7 +163,7 @@ def _entry(effect: str, number: int, line: str) -> Entry:
         schema = None
     if not isinstance(schema, dict):
         raise Invalid(
-            f"The condition of `{tool}` is no JSON object.",
+            say("The condition of `{tool}` is no JSON object.", tool=tool),
             code="unusable_condition",
             field=f"{effect}[{number}].when",
             remedy='Write it like: mcp_bank_transfer when {"required": ["amount"]}.',

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.governance.snapshots import Tool
 from agents.models import ToolPolicy
 from agents.tool_policies import EFFECTS, Entry, PolicyText, RuleText
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 
 MODES = (
     (ToolPolicy.Mode.NONE, _("None"), _("Every tool is blocked.")),
@@ -33,11 +33,6 @@ class Ruled:
 
     tool: Tool
     rule: str
-
-    @property
-    def group(self) -> str:
-        """Return whose tool it is."""
-        return self.tool.facts.server_name or _t("Built in")
 
 
 @dataclass(frozen=True)
@@ -86,12 +81,15 @@ def typed_draft(posted: Any, tools: Sequence[Tool], listed: Sequence[Tool]) -> D
     )
 
 
-def posted_text(posted: Any, tools: Sequence[Tool], stored: PolicyText) -> PolicyText:
+def posted_text(
+    posted: Any, tools: Sequence[Tool], stored: PolicyText, spread: Mapping[str, str] | None = None
+) -> PolicyText:
     """Return the policy that was posted; single rules that the page didn't show stay.
 
-    Raises `Invalid` naming the condition that is no JSON object.
+    `spread` are rules for some of those by the tools' names, chosen for many at once. Raises
+    `Invalid` naming the condition that is no JSON object.
     """
-    kept = single_rules(stored, tools)
+    kept = single_rules(stored, tools) | dict(spread or {})
     rules = {tool.name: posted.get(f"rule-{tool.name}", kept.get(tool.name, "")) for tool in tools}
     lists: dict[str, list[Entry]] = {
         effect: [
@@ -103,7 +101,8 @@ def posted_text(posted: Any, tools: Sequence[Tool], stored: PolicyText) -> Polic
     for index, one in enumerate(_typed(posted)):
         if one.effect not in lists:
             raise Invalid(
-                f"There is no effect {one.effect!r}.", field=f"conditions[{index}].effect"
+                say("There is no effect {effect!r}.", effect=one.effect),
+                field=f"conditions[{index}].effect",
             )
         lists[one.effect].append(RuleText(one.tool, _condition(one.when, index)))
     return PolicyText(posted.get("mode", ""), **{e: tuple(found) for e, found in lists.items()})
@@ -148,6 +147,8 @@ def _condition(typed: str, index: int) -> dict[str, Any]:
             fault,
             code="unusable_condition",
             field=f"conditions[{index}].when",
-            remedy=f"Write a JSON Schema over the arguments, such as {EXAMPLE}.",
+            remedy=say(
+                "Write a JSON Schema over the arguments, such as {example}.", example=EXAMPLE
+            ),
         )
     return found

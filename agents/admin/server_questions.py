@@ -93,11 +93,16 @@ class Entry(forms.Form):
         return {name: value for name, value in said.items() if value is not None}
 
 
+def entry_of(question: Question) -> Entry:
+    """Return the empty form of a question; its fields' ids are its own on a page of several."""
+    fields = tuple(fields_of(question.schema)) if question.mode == Question.Mode.FORM else ()
+    return Entry(fields, auto_id=f"q{question.pk.hex}_%s")
+
+
 @QuestionAdmin.add_page("change", _("Question"), needs=READERS)
 def question_page(visit: Visit) -> HttpResponseBase:
     """Show what is asked, by which server, and the ways to answer."""
     question: Question = visit.object
-    fields = tuple(fields_of(question.schema)) if question.mode == Question.Mode.FORM else ()
     secret = [flag.partition(":")[2] for flag in question.flags if flag.startswith("secret:")]
     return visit.show(
         "questions/question.html",
@@ -105,7 +110,7 @@ def question_page(visit: Visit) -> HttpResponseBase:
         badge=QuestionAdmin.badge(question),
         answerable=question.answerable(timezone.now()),
         mine=may_answer(visit.principal, question),
-        form=Entry(fields),
+        form=entry_of(question),
         secret=secret,
         warnings=[WARNINGS[flag] for flag in question.flags if flag in WARNINGS],
     )

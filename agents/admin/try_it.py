@@ -11,6 +11,7 @@ from agents.admin.argument_forms import ArgumentForm
 from agents.admin.try_offers import Piece, pieces
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.tenancy.active import client_of
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit
@@ -81,7 +82,7 @@ def read_arguments(text: str) -> dict[str, Any]:
         found = json.loads(text or "{}")
     except ValueError as error:
         raise Invalid(
-            f"The arguments are not valid JSON: {error}",
+            say("The arguments are not valid JSON: {error}", error=error),
             code="broken_json",
             field="arguments",
             remedy='Write one object, such as {"city": "Berlin"}.',

@@ -11,6 +11,7 @@ from agents.governance.explaining import explain
 from agents.governance.snapshots import snapshots
 from agents.models import Agent
 from bonobot.lib.problems import Invalid, NotFound, Problem
+from bonobot.lib.sayings import say
 from bonobot.tenancy.screens import Visit, onward
 
 
@@ -26,7 +27,7 @@ def why(visit: Visit) -> HttpResponseBase:
     tool = snapshot.tools.get(name)
     if tool is None:
         raise NotFound(
-            f"The agent `{agent.slug}` has no tool {name!r}.",
+            say("The agent `{agent_slug}` has no tool {name!r}.", agent_slug=agent.slug, name=name),
             code="unknown_tool",
             field="tool",
             remedy="Its policy tab lists its tools; a new one appears after a discovery.",
@@ -57,7 +58,7 @@ def _read(text: str) -> dict[str, Any]:
         found = json.loads(text)
     except ValueError as error:
         raise Invalid(
-            f"The arguments are not JSON: {error}.",
+            say("The arguments are not JSON: {error}.", error=error),
             field="arguments",
             remedy='Write an object, such as {"timezone": "UTC"}.',
         ) from None

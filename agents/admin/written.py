@@ -95,7 +95,8 @@ class WrittenAdmin(PagedAdmin):
         principal = self.principal(request)
         principal.require(Action.MANAGE_WORKFLOWS)
         posted = request.POST if request.method == "POST" else None
-        form = self.written_form(principal, posted, initial=self.beginning(principal))
+        initial = self.beginning(principal) | {"agents": request.GET.getlist("agent")}
+        form = self.written_form(principal, posted, initial=initial)
         title, done = self.titles
         made = form.written(lambda entered: self.save(principal, entered)) if posted else None
         if made is None:

@@ -11,11 +11,12 @@ from agents.governance.kits import MOST_FILES
 from agents.models import Agent, ModelEndpoint
 from agents.registration import AgentSpec, add_agent, alter_agent, remove_agent
 from agents.toolboxes import LARGEST_MIB
+from bonobot.tenancy.api.filters import Filters, FlagFilter
 from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, found_or_404, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
-from mcp_servers.api.shapes import JSON_OBJECT
+from mcp_servers.api.configurations import JSON_OBJECT
 
 LARGEST_BOUND = 2**31 - 1
 
@@ -25,11 +26,11 @@ class Kits(serializers.DictField):
     """Built-in tools by the name of their kit, each with its options."""
 
 
-class AgentFilter(django_filters.FilterSet):
+class AgentFilter(Filters):
     """What agents are looked for by."""
 
     slug = django_filters.CharFilter()
-    enabled = django_filters.BooleanFilter()
+    enabled = FlagFilter()
     q = django_filters.CharFilter(
         field_name="name", lookup_expr="icontains", label="Part of the name"
     )
@@ -128,6 +129,7 @@ class Agents(Resource):
     queryset = Agent.objects.none()
     filterset_class = AgentFilter
     ordering = ("name", "pk")
+    orderings = ("name", "slug", "created_at", "updated_at")
 
     @operation("list_agents", answer=AgentShape(many=True))
     def get(self, request: object) -> Response:

@@ -12,13 +12,14 @@ from agents.approvals import ANSWERS, WORD_LENGTH, answer, revoke
 from agents.models import Approval, SessionGrant
 from agents.models.agents import named
 from agents.questions import address
+from bonobot.tenancy.api.filters import Filters
 from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
 
 
-class ApprovalFilter(django_filters.FilterSet):
+class ApprovalFilter(Filters):
     """What questions are looked for by."""
 
     state = django_filters.ChoiceFilter(choices=Approval.State.choices)
@@ -117,6 +118,7 @@ class Approvals(Resource):
     narrowed = ("GET",)
     queryset = Approval.objects.none()
     filterset_class = ApprovalFilter
+    orderings = ("created_at", "expires_at", "state")
 
     @operation("list_approvals", answer=CallApprovalShape(many=True))
     def get(self, request: object) -> Response:
@@ -161,6 +163,7 @@ class SessionGrants(SessionResource):
 
     rules = {"GET": READ_OR_RUN}
     narrowed = ("GET",)
+    orderings = ("created_at",)
 
     @operation("list_session_grants", answer=SessionGrantShape(many=True))
     def get(self, request: object, session_id: str) -> Response:

@@ -52,6 +52,34 @@ class BudgetsBody(Shape):
     budgets = serializers.ListField(child=BudgetBody(), max_length=MOST_BUDGETS)
 
 
+class ServerBudgetBody(BudgetBody):
+    """One budget of a server, which uses no tokens."""
+
+    unit = serializers.ChoiceField(
+        [choice for choice in Budget.Unit.choices if choice[0] != Budget.Unit.TOKENS]
+    )
+
+
+@extend_schema_serializer(
+    examples=[
+        OpenApiExample(
+            "Calls and money",
+            {
+                "budgets": [
+                    {"unit": "calls", "period": "day", "limit": 5_000},
+                    {"unit": "microusd", "period": "month", "limit": 20_000_000},
+                ]
+            },
+            request_only=True,
+        )
+    ]
+)
+class ServerBudgetsBody(Shape):
+    """All budgets of a server."""
+
+    budgets = serializers.ListField(child=ServerBudgetBody(), max_length=MOST_BUDGETS)
+
+
 class BudgetUseShape(Shape):
     """A budget and its use in the current period (UTC)."""
 
@@ -78,9 +106,9 @@ class BudgetsShape(Shape):
 class BudgetsResource(Resource):
     """The budgets of one owner."""
 
-    def replaced(self, owner: Owner) -> Response:
+    def replaced(self, owner: Owner, shape: type[Shape] = BudgetsBody) -> Response:
         """Replace an owner's budgets by those of the request."""
-        lines = [BudgetLine(**line) for line in self.read(BudgetsBody)["budgets"]]
+        lines = [BudgetLine(**line) for line in self.read(shape)["budgets"]]
         set_budgets(self.principal, owner, lines)
         return self.used(owner)
 
@@ -116,10 +144,10 @@ class ServerBudgets(ServerResource, BudgetsResource):
         """Show a server's budgets with what all of its callers have spent of them."""
         return self.used(self.server(server_id))
 
-    @operation("set_server_budgets", body=BudgetsBody, answer=BudgetsShape)
+    @operation("set_server_budgets", body=ServerBudgetsBody, answer=BudgetsShape)
     def put(self, request: object, server_id: str) -> Response:
         """Replace a server's budgets; what was spent stays spent."""
-        return self.replaced(self.server(server_id))
+        return self.replaced(self.server(server_id), ServerBudgetsBody)
 
 
 class OrganizationBudgets(BudgetsResource):

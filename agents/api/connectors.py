@@ -13,6 +13,7 @@ from agents.api.shapes import LONGEST_CALL_S, OutcomeShape
 from agents.governance.snapshots import snapshots
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.tenancy.active import client_of
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
@@ -113,10 +114,10 @@ class Execute(ServerResource):
         }.get(body["method"])
         if do is None:
             raise Invalid(
-                f"There is no method {body['method']!r} here.",
+                say("There is no method {method!r} here.", method=body["method"]),
                 code="unknown_method",
                 field="method",
-                remedy=f"Use one of: {', '.join(METHODS)}.",
+                remedy=say("Use one of: {methods}.", methods=", ".join(METHODS)),
             )
         return Response(do(server, body))
 

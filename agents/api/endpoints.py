@@ -179,6 +179,7 @@ class ModelEndpoints(Resource):
 
     rules = {"GET": READ, "POST": Action.MANAGE_AGENTS}
     ordering = ("name", "pk")
+    orderings = ("name", "kind", "model", "created_at", "updated_at")
 
     @operation("list_model_endpoints", answer=EndpointShape(many=True))
     def get(self, request: object) -> Response:

@@ -15,6 +15,7 @@ from rest_framework.views import APIView
 from agents.models import Session
 from agents.workflows.hooks import Proof, opened, receive
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.signatures import SIGNATURE, TIMESTAMP
 from bonobot.tenancy.api.idempotency import HEADER
 from bonobot.tenancy.api.parsing import TooLarge, loads
@@ -105,7 +106,10 @@ class Hook(APIView):
 def _body(request: Request) -> bytes:
     raw: bytes = request.stream.read(LARGEST_BODY + 1) if request.stream else b""
     if len(raw) > LARGEST_BODY:
-        raise TooLarge(f"The body has more than {LARGEST_BODY} bytes.", remedy="Send less of it.")
+        raise TooLarge(
+            say("The body has more than {largest_body} bytes.", largest_body=LARGEST_BODY),
+            remedy="Send less of it.",
+        )
     return raw
 
 
@@ -125,6 +129,9 @@ def _delivery(request: Request) -> str:
             "The delivery's id is too long, or has characters that can't be seen.",
             code="bad_idempotency_key",
             field=HEADER,
-            remedy=f"Send 1 to {LONGEST_DELIVERY} visible ASCII characters, such as a UUID.",
+            remedy=say(
+                "Send 1 to {longest_delivery} visible ASCII characters, such as a UUID.",
+                longest_delivery=LONGEST_DELIVERY,
+            ),
         )
     return found

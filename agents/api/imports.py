@@ -15,12 +15,13 @@ from rest_framework.response import Response
 
 from agents.importing import carry_out, plan_import
 from bonobot.lib.problems import Invalid, NotFound
+from bonobot.lib.sayings import say
 from bonobot.tenancy.api.resources import READ, Resource
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
+from mcp_servers.api.configurations import AUTH_CONFIG, ENDPOINT_CONFIG, JSON_OBJECT
 from mcp_servers.api.progress import ProgressShape, ask_soon, progress
-from mcp_servers.api.shapes import AUTH_CONFIG, ENDPOINT_CONFIG, JSON_OBJECT
 from mcp_servers.importing import Choices
 from mcp_servers.portability.shapes import MOST_SERVERS
 
@@ -141,10 +142,13 @@ class Import(Resource):
         named = list(dict.fromkeys(self.request.query_params.getlist("server")))
         if not 1 <= len(named) <= MOST_SERVERS:
             raise Invalid(
-                f"{len(named)} servers are named.",
+                say("{count} servers are named.", count=len(named)),
                 code="invalid",
                 field="server",
-                remedy=f"Name 1 to {MOST_SERVERS}, as the `progress` of an import does.",
+                remedy=say(
+                    "Name 1 to {most_servers}, as the `progress` of an import does.",
+                    most_servers=MOST_SERVERS,
+                ),
             )
         ids = [_id(text) for text in named]
         return Response(progress(self.organization_id, ids))
@@ -184,7 +188,7 @@ def _id(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise NotFound(
-            f"There is no MCP server {text[:64]!r} here.",
+            say("There is no MCP server {text!r} here.", text=text[:64]),
             field="server",
             remedy="Use the ids that the import answered.",
         ) from None

@@ -115,6 +115,7 @@ class Issuers(Resource):
     """All issuers of the organization."""
 
     rules = {"GET": RULE, "POST": RULE}
+    orderings = ("name", "created_at")
 
     @operation("list_token_issuers", answer=IssuerShape(many=True))
     def get(self, request: object) -> Response:
@@ -168,7 +169,7 @@ class CheckIssuer(IssuerResource):
 
     rules = {"POST": RULE}
 
-    @operation("check_token_issuer", answer=KeysShape)
+    @operation("check_token_issuer", answer=KeysShape, asks=True)
     def post(self, request: object, issuer_id: str) -> Response:
         """Read the issuer's keys now."""
         return Response({"keys": issuers.check(self.principal, self.issuer(issuer_id))})

@@ -60,6 +60,7 @@ class AgentMembers(AgentMemberResource):
     }
     queryset = User.objects.none()
     ordering = ("username", "pk")
+    orderings = ("username", "email")
 
     @operation("list_agent_members", answer=AgentMemberShape(many=True))
     def get(self, request: object, agent_id: str) -> Response:

@@ -11,6 +11,7 @@ from agents.api.agents import AgentResource
 from agents.models import Note
 from agents.models.notes import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
 from agents.notes import KEPT_LABELS, NoteSpec, ranked, remove_note, save_note
+from bonobot.tenancy.api.filters import Filters
 from bonobot.tenancy.api.resources import READ, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
@@ -19,7 +20,7 @@ from bonobot.tenancy.roles import Action
 LABELS = [str(label) for label in KEPT_LABELS]
 
 
-class NoteFilter(django_filters.FilterSet):
+class NoteFilter(Filters):
     """What notes are looked for by."""
 
     q = django_filters.CharFilter(method="about", label="Words; the notes that hold one of them")
@@ -74,6 +75,7 @@ class AgentNotes(AgentResource):
     queryset = Note.objects.none()
     filterset_class = NoteFilter
     ordering = ("-updated_at", "-pk")
+    orderings = ("title", "created_at", "updated_at")
 
     @operation("list_notes", answer=NoteShape(many=True))
     def get(self, request: object, agent_id: str) -> Response:

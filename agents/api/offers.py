@@ -64,13 +64,14 @@ class OfferResource(AgentResource):
     """A resource of what an agent has beside tools."""
 
     kinds: tuple[str, ...] = ()
+    orderings = ("server",)
 
     def listing(self, agent_id: str) -> Response:
         """List the offers of this resource's kinds, allowed or not."""
         self.check_parameters()
         agent = self.agent(agent_id)
         offers = snapshots().current("agent", agent.pk).offers_of(*self.kinds)
-        return page_of(self.request, sorted(offers, key=_key), _key, effective)
+        return page_of(self.request, offers, _key, effective, by="server")
 
     def called(self, agent: Agent, method: Method, name: str, body: dict[str, Any]) -> Response:
         """Make the call as the agent, and answer with its outcome."""

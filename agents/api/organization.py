@@ -9,10 +9,11 @@ from bonobot.tenancy.api.resources import READ, Resource
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.members import save_organization
-from bonobot.tenancy.models import MOST_APPROVAL_HOURS, Organization
+from bonobot.tenancy.models import MOST_APPROVAL_HOURS, MOST_AUDIT_DAYS, Organization
 from bonobot.tenancy.roles import Action
 
 FASTEST = 1_000_000
+DAYS = "That rows of the audit stay; 0: for ever, null: as the settings say."
 RATE = "Of all agents and tokens together; 0: no limit, null: as the settings say."
 
 
@@ -30,10 +31,15 @@ class OrganizationShape(Shape):
     agents = serializers.IntegerField(source="reach.agents", help_text="Switched on.")
     servers = serializers.IntegerField(source="reach.servers", help_text="Switched on.")
     four_eyes = serializers.BooleanField(help_text="Nobody approves the calls they asked for.")
+    second_factor = serializers.BooleanField(help_text="Everybody needs a second factor.")
+    single_sign_on = serializers.BooleanField(
+        help_text="Everybody signs in by an identity provider."
+    )
     approval_hours = serializers.IntegerField(
         allow_null=True, help_text="Hours to answer a call; null: as the platform has it."
     )
     calls_per_minute = serializers.IntegerField(allow_null=True, help_text=RATE)
+    audit_days = serializers.IntegerField(allow_null=True, help_text=DAYS)
 
 
 @extend_schema_serializer(
@@ -48,11 +54,16 @@ class OrganizationBody(Shape):
 
     name = serializers.CharField(max_length=255)
     four_eyes = serializers.BooleanField()
+    second_factor = serializers.BooleanField()
+    single_sign_on = serializers.BooleanField()
     approval_hours = serializers.IntegerField(
         min_value=1, max_value=MOST_APPROVAL_HOURS, allow_null=True
     )
     calls_per_minute = serializers.IntegerField(
         min_value=0, max_value=FASTEST, allow_null=True, help_text=RATE
+    )
+    audit_days = serializers.IntegerField(
+        min_value=0, max_value=MOST_AUDIT_DAYS, allow_null=True, help_text=DAYS
     )
 
 
@@ -88,7 +99,7 @@ class OneOrganization(OrganizationResource):
 
     @operation("change_organization", body=OrganizationBody, answer=OrganizationShape)
     def patch(self, request: object) -> Response:
-        """Change its name, how calls that wait for a person are answered, and its rate."""
+        """Change its name, how calls that wait for a person are answered, its rate, its memory."""
         organization = Organization.objects.get(pk=self.organization_id)
         for name, value in self.read(OrganizationBody, partial=True).items():
             setattr(organization, name, value)

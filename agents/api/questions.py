@@ -10,13 +10,14 @@ from rest_framework.response import Response
 from agents.asking import ANSWERS, address, answer
 from agents.models import Question
 from agents.models.agents import named
+from bonobot.tenancy.api.filters import Filters
 from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
 
 
-class QuestionFilter(django_filters.FilterSet):
+class QuestionFilter(Filters):
     """What questions are looked for by."""
 
     state = django_filters.ChoiceFilter(choices=Question.State.choices)
@@ -100,6 +101,7 @@ class Questions(Resource):
     narrowed = ("GET",)
     queryset = Question.objects.none()
     filterset_class = QuestionFilter
+    orderings = ("created_at", "expires_at", "state")
 
     @operation("list_questions", answer=QuestionShape(many=True))
     def get(self, request: object) -> Response:

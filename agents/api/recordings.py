@@ -14,11 +14,12 @@ from agents.evaluation.recordings import record, remove
 from agents.evaluation.replays import LONGEST_INSTRUCTIONS, Change, replay
 from agents.models import Recording, Replay, Session
 from bonobot.lib.problems import NotFound
+from bonobot.tenancy.api.filters import Filters, FlagFilter
 from bonobot.tenancy.api.resources import READ, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
-from mcp_servers.api.shapes import JSON_OBJECT
+from mcp_servers.api.configurations import JSON_OBJECT
 
 
 @extend_schema_field({**JSON_OBJECT, "description": "Messages, turns, and calls with results."})
@@ -26,17 +27,17 @@ class ConversationField(serializers.DictField):
     """A conversation."""
 
 
-class RecordingFilter(django_filters.FilterSet):
+class RecordingFilter(Filters):
     """What recordings are looked for by."""
 
     agent = django_filters.CharFilter(field_name="agent__slug", label="Slug of the agent")
 
 
-class ReplayFilter(django_filters.FilterSet):
+class ReplayFilter(Filters):
     """What replays are looked for by."""
 
     status = django_filters.ChoiceFilter(choices=Replay.Status.choices)
-    differs = django_filters.BooleanFilter()
+    differs = FlagFilter()
 
 
 @extend_schema_serializer(
@@ -195,6 +196,7 @@ class Recordings(Resource):
     narrowed = ("GET",)
     queryset = Recording.objects.none()
     filterset_class = RecordingFilter
+    orderings = ("created_at", "title", "tokens", "cost_microusd")
 
     @operation("list_recordings", answer=RecordingShape(many=True))
     def get(self, request: object) -> Response:
@@ -239,6 +241,7 @@ class RecordingReplays(RecordingResource):
     narrowed = ("GET",)
     queryset = Replay.objects.none()
     filterset_class = ReplayFilter
+    orderings = ("created_at", "status")
 
     @operation("list_recording_replays", answer=RecordingReplayShape(many=True))
     def get(self, request: object, recording_id: str) -> Response:

@@ -173,6 +173,7 @@ class AgentServers(AgentServerResource):
     narrowed = ("GET",)
     queryset = Server.objects.none()
     ordering = ("name", "pk")
+    orderings = ("name", "slug", "status", "created_at", "updated_at")
 
     @operation("list_agent_servers", answer=AgentServerShape(many=True))
     def get(self, request: object, agent_id: str) -> Response:
@@ -188,6 +189,7 @@ class AgentServers(AgentServerResource):
         answer=AgentServerShape,
         status=(200, 201),
         examples=[*TO_ADD, FROM_POOL],
+        asks=True,
     )
     def post(self, request: object, agent_id: str) -> Response:
         """Give an agent a server.
@@ -240,7 +242,7 @@ class AgentServer(AgentServerResource):
         agent = self.agent(agent_id)
         return self.answer(agent, self.bound(agent, server_id))
 
-    @operation("replace_agent_server", body=NewServerBody, answer=AgentServerShape)
+    @operation("replace_agent_server", body=NewServerBody, answer=AgentServerShape, asks=True)
     def put(self, request: object, agent_id: str, server_id: str) -> Response:
         """Change a private server of an agent; one of the pool is changed at /mcp-servers."""
         agent = self.agent(agent_id)

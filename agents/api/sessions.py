@@ -27,6 +27,7 @@ from agents.pictures import as_answer, kept_of
 from agents.sessions.events import shown
 from agents.sessions.requests import cancel, start
 from bonobot.lib.problems import Invalid
+from bonobot.tenancy.api.filters import Filters
 from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
@@ -36,7 +37,7 @@ from mcp_servers.labels import Label
 STEPS = 500
 
 
-class SessionFilter(django_filters.FilterSet):
+class SessionFilter(Filters):
     """What sessions are looked for by."""
 
     status = django_filters.ChoiceFilter(choices=Session.Status.choices)
@@ -156,6 +157,7 @@ class Sessions(SessionResource):
     narrowed = ("GET",)
     queryset = Session.objects.none()
     filterset_class = SessionFilter
+    orderings = ("created_at", "updated_at", "status", "turns", "calls", "cost_microusd")
 
     @operation("list_sessions", answer=SessionShape(many=True))
     def get(self, request: object) -> Response:
@@ -171,6 +173,7 @@ class AgentSessions(AgentResource):
     narrowed = ("GET", "POST")
     queryset = Session.objects.none()
     filterset_class = SessionFilter
+    orderings = ("created_at", "updated_at", "status", "turns", "calls", "cost_microusd")
 
     @operation("list_agent_sessions", answer=SessionShape(many=True))
     def get(self, request: object, agent_id: str) -> Response:
@@ -192,7 +195,8 @@ class AgentSessions(AgentResource):
         return self.shown(session, SessionShape, status=201)
 
 
-AFTER = OpenApiParameter("after", int, description="Only steps behind this `seq`.")
+SEQ = {"type": "integer", "minimum": 0, "default": 0}
+AFTER = OpenApiParameter("after", SEQ, description="Only steps behind this `seq`.")
 
 
 class OneSession(SessionResource):

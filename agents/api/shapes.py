@@ -4,7 +4,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_sc
 from rest_framework import serializers
 
 from bonobot.tenancy.api.shapes import Shape
-from mcp_servers.api.shapes import JSON_OBJECT
+from mcp_servers.api.configurations import JSON_OBJECT
 
 LONGEST_CALL_S = 600
 

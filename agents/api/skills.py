@@ -12,17 +12,18 @@ from agents.models import Agent, Skill, SkillVersion
 from agents.models.skills import LONGEST_SKILL
 from agents.skills.keeping import SkillSpec, named, remove_skill, run_skill, save_skill
 from agents.skills.rendering import LONGEST_ARGUMENT, render, text_of
+from bonobot.tenancy.api.filters import Filters, FlagFilter
 from bonobot.tenancy.api.resources import READ, READ_OR_RUN, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
 
 
-class SkillFilter(django_filters.FilterSet):
+class SkillFilter(Filters):
     """What skills are looked for by."""
 
     name = django_filters.CharFilter()
-    enabled = django_filters.BooleanFilter()
+    enabled = FlagFilter()
     agent = django_filters.CharFilter(
         field_name="given__agent__slug", label="Slug of an agent that has it"
     )
@@ -160,6 +161,7 @@ class Skills(Resource):
     queryset = Skill.objects.none()
     filterset_class = SkillFilter
     ordering = ("name", "pk")
+    orderings = ("name", "title", "created_at", "updated_at")
 
     @operation("list_skills", answer=SkillShape(many=True))
     def get(self, request: object) -> Response:
@@ -209,6 +211,7 @@ class SkillVersions(SkillResource):
     rules = {"GET": READ}
     queryset = SkillVersion.objects.none()
     ordering = ("-number", "-pk")
+    orderings = ("number", "created_at")
 
     @operation("list_skill_versions", answer=SkillVersionShape(many=True))
     def get(self, request: object, skill_id: str) -> Response:

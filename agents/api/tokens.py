@@ -11,10 +11,10 @@ from rest_framework.response import Response
 
 from agents.models import Agent
 from bonobot.lib.problems import Invalid
-from bonobot.tenancy.api.resources import Resource, named_in_path
+from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
-from bonobot.tenancy.models import Token
+from bonobot.tenancy.models import Token, TokenQuerySet
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action, Role, Scope
 from bonobot.tenancy.terms import LONGEST_CLIENT, MOST_AGENTS, MOST_CALLS, MOST_NETWORKS
@@ -24,21 +24,15 @@ ROLES = [role.value for role in Role]
 SCOPES = [scope.value for scope in Scope]
 
 
-@extend_schema_serializer(
-    examples=[
-        OpenApiExample(
-            "For one agent",
-            {
-                "name": "release pipeline",
-                "role": "member",
-                "agents": ["release-helper"],
-                "scopes": ["mcp:tools"],
-                "networks": ["192.0.2.0/24"],
-            },
-            request_only=True,
-        )
-    ]
-)
+TERMS = {
+    "name": "release pipeline",
+    "agents": ["release-helper"],
+    "scopes": ["mcp:tools"],
+    "networks": ["192.0.2.0/24"],
+}
+
+
+@extend_schema_serializer(examples=[OpenApiExample("For one agent", TERMS, request_only=True)])
 class TermsBody(Shape):
     """What can be said of a token, and changed later; an empty list is no bound."""
 
@@ -80,6 +74,9 @@ class TermsBody(Shape):
         return value
 
 
+@extend_schema_serializer(
+    examples=[OpenApiExample("For one agent", {**TERMS, "role": "member"}, request_only=True)]
+)
 class TokenBody(TermsBody):
     """A token as it is made."""
 
@@ -95,6 +92,14 @@ class TokenShape(Shape):
     id = serializers.UUIDField()
     name = serializers.CharField()
     key = serializers.CharField(help_text="The public part, for finding it again.")
+    kind = serializers.ChoiceField(
+        ["token", "grant"], help_text="Issued, or given to a program by a person."
+    )
+    given_by = serializers.CharField(
+        source="user.username", default=None, allow_null=True, help_text="Whose grant it is."
+    )
+    client_id = serializers.CharField(help_text="The program that a grant is for.")
+    resource = serializers.CharField(help_text="The one address of a grant; blank: all, and REST.")
     role = serializers.ChoiceField(ROLES)
     agents = serializers.ListField(
         child=serializers.UUIDField(), source="agent_ids", help_text="Empty: all of its role."
@@ -130,11 +135,13 @@ class Tokens(Resource):
     """All tokens."""
 
     rules = {"GET": Action.MANAGE_TOKENS, "POST": Action.MANAGE_TOKENS}
+    orderings = ("name", "created_at")
 
     @operation("list_tokens", answer=TokenShape(many=True))
     def get(self, request: object) -> Response:
         """List the tokens, revoked and expired ones too."""
-        return self.listed(Token.objects.for_organization(self.organization_id), TokenShape)
+        rows = Token.objects.for_organization(self.organization_id).select_related("user")
+        return self.listed(rows, TokenShape)
 
     @operation("create_token", body=TokenBody, answer=NewTokenShape, status=201)
     def post(self, request: object) -> Response:
@@ -201,4 +208,41 @@ class OneToken(TokenResource):
     def delete(self, request: object, token_id: str) -> Response:
         """Revoke a token at once; its row stays."""
         revoke(self.principal, self.token(token_id))
+        return Response(status=204)
+
+
+class LetInResource(Resource):
+    """A resource of what the person who asks lets programs do; of a program itself, nothing."""
+
+    def mine(self) -> TokenQuerySet:
+        """Return their grants in this organization that programs can use."""
+        principal = self.principal
+        rows = Token.objects.living().for_organization(self.organization_id).select_related("user")
+        who = {"user_id": principal.id} if principal.kind == "user" else {"user_id": None}
+        return rows.filter(**who, user__isnull=False).exclude(digest="")
+
+
+class LetIn(LetInResource):
+    """The programs that the person who asks has let in."""
+
+    rules = {"GET": READ_OR_RUN}
+    orderings = ("name", "created_at")
+
+    @operation("list_let_in", answer=TokenShape(many=True))
+    def get(self, request: object) -> Response:
+        """List the programs that you let in, in this organization: each with what it may do."""
+        return self.listed(self.mine(), TokenShape)
+
+
+class OneLetIn(LetInResource):
+    """One program that the person who asks has let in."""
+
+    rules = {"DELETE": READ_OR_RUN}
+
+    @operation("end_let_in", status=204)
+    def delete(self, request: object, token_id: str) -> Response:
+        """End what you let a program do: its very next request is refused."""
+        with named_in_path("token_id"):
+            found: Token = self.mine().get_or_404(self.organization_id, pk=token_id)
+        revoke(self.principal, found)
         return Response(status=204)

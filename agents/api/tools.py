@@ -19,6 +19,7 @@ from agents.models import Agent
 from agents.sessions.requests import require_run
 from bonobot.lib.problems import NotFound
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.tenancy.active import client_of
 from bonobot.tenancy.api.pages import page_of
 from bonobot.tenancy.api.resources import READ_OR_RUN
@@ -39,6 +40,7 @@ class AgentTools(ToolResource):
 
     rules = {"GET": READ_OR_RUN}
     narrowed = ("GET",)
+    orderings = ("name",)
 
     @operation("list_agent_tools", answer=EffectiveToolShape(many=True))
     def get(self, request: object, agent_id: str) -> Response:
@@ -48,7 +50,7 @@ class AgentTools(ToolResource):
         """
         self.check_parameters()
         snapshot = self.snapshot(self.agent(agent_id))
-        tools = [tool for _, tool in sorted(snapshot.tools.items())]
+        tools = list(snapshot.tools.values())
         return page_of(self.request, tools, lambda tool: tool.name, effective)
 
 
@@ -75,7 +77,11 @@ class ExplainTool(ToolResource):
         tool = snapshot.tools.get(name)
         if tool is None:
             raise NotFound(
-                f"The agent `{agent.slug}` has no tool {name!r}.",
+                say(
+                    "The agent `{agent_slug}` has no tool {name!r}.",
+                    agent_slug=agent.slug,
+                    name=name,
+                ),
                 code="unknown_tool",
                 field="name",
                 remedy="List the agent's tools; a new one appears after its server's discovery.",

@@ -126,6 +126,7 @@ class Triggers(TriggerResource):
     rules = {"GET": READ, "POST": Action.MANAGE_WORKFLOWS}
     queryset = Trigger.objects.none()
     ordering = ("name", "pk")
+    orderings = ("name", "kind")
 
     @operation("list_workflow_triggers", answer=TriggerShape(many=True))
     def get(self, request: object, workflow_id: str) -> Response:

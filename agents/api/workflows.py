@@ -20,11 +20,12 @@ from agents.workflows.keeping import (
 )
 from agents.workflows.starting import run_workflow
 from agents.workflows.telling import steps_of
+from bonobot.tenancy.api.filters import Filters, FlagFilter
 from bonobot.tenancy.api.resources import READ, READ_OR_RUN, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
-from mcp_servers.api.shapes import JSON_OBJECT
+from mcp_servers.api.configurations import JSON_OBJECT
 
 EXAMPLE = """\
 agent: helper
@@ -50,15 +51,15 @@ class Outputs(serializers.DictField):
     """Outputs of a run."""
 
 
-class WorkflowFilter(django_filters.FilterSet):
+class WorkflowFilter(Filters):
     """What workflows are looked for by."""
 
     name = django_filters.CharFilter()
-    enabled = django_filters.BooleanFilter()
+    enabled = FlagFilter()
     agent = django_filters.CharFilter(field_name="agent__slug", label="Slug of whom it runs as")
 
 
-class RunFilter(django_filters.FilterSet):
+class RunFilter(Filters):
     """What runs are looked for by."""
 
     status = django_filters.CharFilter(field_name="session__status")
@@ -210,6 +211,7 @@ class Workflows(Resource):
     queryset = Workflow.objects.none()
     filterset_class = WorkflowFilter
     ordering = ("name", "pk")
+    orderings = ("name", "created_at", "updated_at")
 
     @operation("list_workflows", answer=WorkflowShape(many=True))
     def get(self, request: object) -> Response:
@@ -261,6 +263,7 @@ class WorkflowVersions(WorkflowResource):
     rules = {"GET": READ}
     queryset = WorkflowVersion.objects.none()
     ordering = ("-number", "-pk")
+    orderings = ("number", "created_at")
 
     @operation("list_workflow_versions", answer=WorkflowVersionShape(many=True))
     def get(self, request: object, workflow_id: str) -> Response:
@@ -287,6 +290,7 @@ class WorkflowRuns(WorkflowResource):
     narrowed = ("GET", "POST")
     queryset = WorkflowRun.objects.none()
     filterset_class = RunFilter
+    orderings = ("created_at",)
 
     @operation("list_workflow_runs", answer=WorkflowRunShape(many=True))
     def get(self, request: object, workflow_id: str) -> Response:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from agents.builtin_tools.sandbox import ENVIRONMENT, Box
 from agents.builtin_tools.workspaces import Workspace, beside
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import without_terminal
 from mcp_servers.connections.confinement import Unavailable
 from mcp_servers.connections.containment import signal_group
@@ -83,7 +84,7 @@ async def run(
         words = await beside(box.words)
     except Unavailable as problem:
         raise SandboxUnavailable(
-            f"Commands can't be put into a sandbox on this host: {problem}.",
+            say("Commands can't be put into a sandbox on this host: {problem}.", problem=problem),
             remedy=problem.remedy,
         ) from None
     command_run = _Running()

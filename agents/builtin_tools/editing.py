@@ -16,6 +16,7 @@ from agents.builtin_tools.tool import BuiltinTool, Context, Hints
 from agents.builtin_tools.workspaces import Workspace, beside
 from bonobot.lib.paths import missing
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 
 MOST_EDITS = 100
 PASSAGE = 200_000
@@ -40,7 +41,11 @@ def edited(text: str, edits: list[dict[str, Any]]) -> str:
             raise _misfit(
                 number,
                 "ambiguous",
-                f"`old` is there {found} times, on the lines {_lines(text, old)}.",
+                say(
+                    "`old` is there {found} times, on the lines {text}.",
+                    found=found,
+                    text=_lines(text, old),
+                ),
                 "Write more of what stands around it, or set `every`.",
             )
         text = text.replace(old, new)
@@ -49,7 +54,7 @@ def edited(text: str, edits: list[dict[str, Any]]) -> str:
 
 def _misfit(number: int, code: str, why: str, remedy: str) -> Invalid:
     return Invalid(
-        f"Nothing was changed. Edit {number + 1}: {why}",
+        say("Nothing was changed. Edit {number}: {why}", number=number + 1, why=why),
         code=code,
         field=f"edits[{number}].old",
         remedy=remedy,

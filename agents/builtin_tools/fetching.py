@@ -19,6 +19,7 @@ from agents.governance.kits import KITS, METHODS, Options
 from agents.pictures import LARGEST, kind_of
 from bonobot.lib.egress import LONGEST_URL, EgressDenied, guarded_client
 from bonobot.lib.problems import Forbidden, Invalid, Problem, Unavailable
+from bonobot.lib.sayings import say
 from mcp_servers.labels import Label
 
 MOST_BYTES = 4 * 1024 * 1024
@@ -44,19 +45,27 @@ async def _fetch(context: Context, arguments: dict[str, Any]) -> str | dict[str,
     method = arguments.get("method", "GET")
     if method not in options["methods"]:
         raise Forbidden(
-            f"`{method}` is not among the methods that this agent may use.",
+            say("`{method}` is not among the methods that this agent may use.", method=method),
             code="method_refused",
             field="method",
-            remedy=f"It may use: {', '.join(options['methods'])}.",
+            remedy=say("It may use: {methods}.", methods=", ".join(options["methods"])),
         )
     if "body" in arguments and method in ("GET", "HEAD"):
-        raise Invalid(f"`{method}` sends no body.", field="body", remedy="Leave `body` out.")
+        raise Invalid(
+            say("`{method}` sends no body.", method=method),
+            field="body",
+            remedy="Leave `body` out.",
+        )
     seconds = SECONDS if context.timeout_s is None else min(SECONDS, context.timeout_s)
     try:
         return await _followed(method, arguments, options, seconds)
     except httpx2.HTTPError as error:
         raise Unavailable(
-            f"`{_host(arguments['url'])}` could not be fetched: {type(error).__name__}.",
+            say(
+                "`{url}` could not be fetched: {name}.",
+                url=_host(arguments["url"]),
+                name=type(error).__name__,
+            ),
             code="fetch_failed",
             field="url",
             remedy="Look at the address, or try again later.",
@@ -90,7 +99,11 @@ async def _followed(
                 continue
             return await beside(_told, url, answer)
     raise Unavailable(
-        f"More than {REDIRECTS} redirects led on from `{_host(arguments['url'])}`.",
+        say(
+            "More than {redirects} redirects led on from `{url}`.",
+            redirects=REDIRECTS,
+            url=_host(arguments["url"]),
+        ),
         code="too_many_redirects",
         field="url",
         remedy="Use the address that they lead to.",
@@ -101,10 +114,10 @@ def _require_host(url: str, hosts: Sequence[str]) -> None:
     host = _host(url)
     if hosts and not any(fnmatchcase(host, pattern) for pattern in hosts):
         raise Forbidden(
-            f"`{host}` is not among the hosts that this agent may fetch from.",
+            say("`{host}` is not among the hosts that this agent may fetch from.", host=host),
             code="host_refused",
             field="url",
-            remedy=f"It may fetch from: {', '.join(hosts)[:500]}.",
+            remedy=say("It may fetch from: {hosts}.", hosts=", ".join(hosts)[:500]),
         )
 
 
@@ -149,7 +162,9 @@ def _shown(url: str) -> str:
 
 def _unreadable(kind: str, size: int) -> NotReadable:
     return NotReadable(
-        f"What came back is {kind or 'of no known type'}, {size:,} bytes.",
+        say(
+            "What came back is {kind}, {size:,} bytes.", kind=kind or "of no known type", size=size
+        ),
         field="url",
         remedy="Only text and images (PNG, JPEG, GIF, WebP) can be read.",
     )

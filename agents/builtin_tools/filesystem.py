@@ -13,6 +13,7 @@ from agents.pictures import LARGEST, kind_of
 from bonobot.lib.beneath import Entry, Folder
 from bonobot.lib.paths import PathRefused, missing, parts_of
 from bonobot.lib.problems import Forbidden
+from bonobot.lib.sayings import say
 from mcp_servers.labels import Label
 
 KIT = "filesystem"
@@ -54,7 +55,7 @@ def writable(path: str) -> str:
     found = within(path)
     if REPOSITORY in (part.lower() for part in found.split("/")):
         raise Forbidden(
-            f"`{found[:200]}` belongs to a repository's own files.",
+            say("`{found}` belongs to a repository's own files.", found=found[:200]),
             code="repository_inside",
             field="path",
             remedy="The git tools change a repository; its files beside `.git` can be written.",
@@ -76,7 +77,11 @@ def text_of(path: str, data: bytes) -> Text:
         text = "\0"
     if "\0" in text:
         raise PathRefused(
-            f"`{path}` is no UTF-8 text; it has {len(data):,} bytes.",
+            say(
+                "`{path}` is no UTF-8 text; it has {count:,} bytes.",
+                path=path,
+                count=len(data),
+            ),
             code="not_text",
             field="path",
             remedy="Only text and images (PNG, JPEG, GIF, WebP) can be read.",
@@ -190,7 +195,7 @@ def _written(place: Workspace, arguments: dict[str, Any]) -> str:
         there = folder.look(path)
         if there is not None and arguments.get("new"):
             raise PathRefused(
-                f"`{path}` is there already.",
+                say("`{path}` is there already.", path=path),
                 code="already_there",
                 field="path",
                 remedy="Choose another name, or leave `new` out to replace it.",

@@ -15,6 +15,7 @@ from agents.models import Note
 from agents.models.notes import LONGEST_NOTE, LONGEST_TITLE
 from bonobot.lib.problems import NotFound
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from mcp_servers.labels import Label, bits, labels_in
 
 FOUND_AT_MOST = 20
@@ -70,7 +71,7 @@ def _brings(agent_id: UUID, arguments: dict[str, Any]) -> tuple[Label, ...]:
 async def _forget(context: Context, arguments: dict[str, Any]) -> str:
     if not await runtime().orm(notes.forget, _agent_id(context), arguments["title"]):
         raise NotFound(
-            f"There is no note {arguments['title']!r}.",
+            say("There is no note {title!r}.", title=arguments["title"]),
             field="title",
             remedy="Take the title from `search_notes`.",
         )

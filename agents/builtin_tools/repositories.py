@@ -18,6 +18,7 @@ from agents.builtin_tools.sandbox import Box
 from agents.builtin_tools.workspaces import INSIDE, Workspace
 from bonobot.lib.paths import PathRefused
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 from mcp_servers.connections.limits import Limits
 
 Words = Sequence[str]
@@ -115,14 +116,17 @@ def read_config(place: Workspace, path: str) -> bytes:
         there = folder.look(base)
         if there is None:
             raise GitFailed(
-                f"There is no repository at `{path or '.'}`.",
+                say("There is no repository at `{path}`.", path=path or "."),
                 code="no_repository",
                 field="path",
                 remedy="Name the folder that holds `.git`, or make one with `git_init`.",
             )
         if there.kind != "folder" or folder.look(f"{base}/commondir"):
             raise PathRefused(
-                f"`{path or '.'}` is a linked worktree or a submodule, or was made to look so.",
+                say(
+                    "`{path}` is a linked worktree or a submodule, or was made to look so.",
+                    path=path or ".",
+                ),
                 code="not_a_repository",
                 field="path",
                 remedy="Work in the repository that it belongs to.",

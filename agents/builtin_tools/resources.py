@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents.builtin_tools.tool import BuiltinTool, Context
 from bonobot.lib.problems import NotFound, Problem
+from bonobot.lib.sayings import say
 from mcp_servers.labels import Label
 from mcp_servers.uri_templates import LONGEST_URI
 
@@ -55,7 +56,7 @@ def _server(context: Context, name: str) -> "ServerFacts":
     found = next((one for one in context.snapshot.servers.values() if one.slug == name), None)
     if found is None:
         raise NotFound(
-            f"There is no server {name!r}.",
+            say("There is no server {name!r}.", name=name),
             field="server",
             remedy="Take the name from `list_resources`: the first word of each line.",
         )

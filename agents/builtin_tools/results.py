@@ -6,6 +6,7 @@ from agents.builtin_tools.tool import BuiltinTool, Context
 from agents.models import Step, StoredResult
 from bonobot.lib.problems import NotFound
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from mcp_servers.labels import Label
 
 CHUNK = 32_768
@@ -26,7 +27,7 @@ def _read(context: Context, arguments: dict[str, Any]) -> str:
     found = mine.filter(pk=arguments["result_id"]).values_list("text", flat=True).first()
     if found is None and (found := _in_steps(context, arguments["result_id"])) is None:
         raise NotFound(
-            f"There is no stored result {arguments['result_id']!r}.",
+            say("There is no stored result {result_id!r}.", result_id=arguments["result_id"]),
             field="result_id",
             remedy="Use the id that stands at the end of the cut result.",
         )

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from agents.builtin_tools.workspaces import INSIDE
+from bonobot.lib.sayings import say
 from mcp_servers.connections import confinement
 from mcp_servers.connections.confinement import Unavailable
 from mcp_servers.connections.limits import Limits
@@ -86,7 +87,7 @@ def _require() -> None:
     for network in (False, True):
         if said := _trial(_box(network, alone=False)):
             raise Unavailable(
-                f"the sandbox doesn't work here: {said}",
+                say("the sandbox doesn't work here: {said}", said=said),
                 "Allow this user to make user and mount namespaces, as for confined servers.",
             )
     _seen.add("works")

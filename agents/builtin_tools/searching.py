@@ -24,6 +24,7 @@ from agents.builtin_tools.tool import BuiltinTool, Context
 from agents.builtin_tools.workspaces import Workspace, beside
 from bonobot.lib.beneath import Entry, Folder
 from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.sayings import say
 from mcp_servers.labels import Label
 
 MOST_FOUND = 200
@@ -90,7 +91,7 @@ def _pattern(said: str, arguments: dict[str, Any]) -> Any:
         return re2.compile(said, options)
     except re2.error as error:
         raise Invalid(
-            f"`text` is no regular expression that re2 knows: {_said(error)}.",
+            say("`text` is no regular expression that re2 knows: {error}.", error=_said(error)),
             code="bad_pattern",
             field="text",
             remedy="Leave out look-around and back-references, or leave `regex` out.",

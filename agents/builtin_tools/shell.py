@@ -9,6 +9,7 @@ from agents.builtin_tools.tool import BuiltinTool, Context, Hints
 from agents.builtin_tools.workspaces import QuotaExceeded, Workspace, beside
 from agents.governance.kits import KITS, Options
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 from mcp_servers.connections.limits import Limits
 
 LONGEST = 32_768
@@ -65,17 +66,26 @@ def _stopped(found: Finished, seconds: float) -> Problem:
     said = found.out[-SHOWN_OF_STOPPED:]
     if found.ended == "quota":
         return QuotaExceeded(
-            f"The command was stopped: it filled the workspace beyond its quota.\n{said}",
+            say(
+                "The command was stopped: it filled the workspace beyond its quota.\n{said}",
+                said=said,
+            ),
             remedy="Delete what isn't needed any more, or ask for a larger workspace.",
         )
     if found.ended == "output":
         return ShellStopped(
-            f"The command was stopped: it wrote more than anybody will read.\n{said}",
+            say(
+                "The command was stopped: it wrote more than anybody will read.\n{said}", said=said
+            ),
             code="shell_output",
             remedy="Write to a file, or show less of it.",
         )
     return ShellStopped(
-        f"The command was stopped: it was not done after {seconds:.0f} s.\n{said}",
+        say(
+            "The command was stopped: it was not done after {seconds:.0f} s.\n{said}",
+            seconds=seconds,
+            said=said,
+        ),
         remedy="Do less at a time, or have an administrator give the shell more time.",
     )
 

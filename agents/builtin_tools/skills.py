@@ -5,6 +5,7 @@ from typing import Any
 from agents.builtin_tools.tool import BuiltinTool, Context
 from agents.skills.rendering import Argument, as_prompt
 from bonobot.lib.problems import NotFound
+from bonobot.lib.sayings import say
 from mcp_servers.labels import Label
 
 
@@ -29,7 +30,7 @@ async def _read(context: Context, arguments: dict[str, Any]) -> str:
     skill = context.snapshot.skills.get(arguments["name"])
     if skill is None:
         raise NotFound(
-            f"There is no skill {arguments['name'][:100]!r}.",
+            say("There is no skill {name!r}.", name=arguments["name"][:100]),
             code="unknown_skill",
             field="name",
             remedy="Take the name from `list_skills`.",

@@ -12,6 +12,7 @@ from agents.builtin_tools.sandbox import Box
 from agents.builtin_tools.tool import BuiltinTool, Context, Hints
 from agents.builtin_tools.workspaces import Workspace, beside
 from bonobot.lib.problems import Conflict
+from bonobot.lib.sayings import say
 from mcp_servers.labels import Label
 
 KIT = "git"
@@ -104,7 +105,7 @@ async def _init(context: Context, arguments: dict[str, Any]) -> str:
 def _make_way(place: Workspace, path: str) -> None:
     if has(place, f"{path}/.git" if path else ".git"):
         raise Conflict(
-            f"There is a repository at `{path or '.'}` already.",
+            say("There is a repository at `{path}` already.", path=path or "."),
             code="already_there",
             field="repository",
             remedy="Use it, or name another folder.",

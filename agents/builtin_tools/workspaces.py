@@ -27,6 +27,7 @@ from bonobot.lib import keys
 from bonobot.lib.beneath import Folder, Usage
 from bonobot.lib.paths import because
 from bonobot.lib.problems import Invalid, NotFound, Problem
+from bonobot.lib.sayings import say
 
 INSIDE = "/workspace"  # what commands in the sandbox know it as
 THREADS = 8
@@ -87,8 +88,14 @@ class Workspace:
         files, size = used.files + more_files, used.size + more_bytes
         if used.more or files > self.most_files or size > self.most_bytes:
             raise QuotaExceeded(
-                f"The workspace may hold {self.most_bytes:,} bytes in {self.most_files:,} files "
-                f"and folders; it holds {used.size:,} bytes in {used.files:,}.",
+                say(
+                    "The workspace may hold {most_bytes:,} bytes in {most_files:,} "
+                    "files and folders; it holds {size:,} bytes in {files:,}.",
+                    most_bytes=self.most_bytes,
+                    most_files=self.most_files,
+                    size=used.size,
+                    files=used.files,
+                ),
                 remedy="Delete what isn't needed any more, or ask for a larger workspace.",
             )
 

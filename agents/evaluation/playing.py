@@ -35,6 +35,7 @@ from bonobot.ledger.entries import Opening
 from bonobot.lib.known_secrets import read_masker
 from bonobot.lib.problems import NotFound, Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 
 ACTION = "agent_evaluation"
 
@@ -65,7 +66,9 @@ def stage_of(replay_id: UUID) -> Stage:
     agent = replay.recording.agent
     if replay.changed.get("endpoint") and replay.endpoint is None:
         raise NotFound(
-            f"The model endpoint {replay.changed['endpoint']!r} was removed.",
+            say(
+                "The model endpoint {endpoint!r} was removed.", endpoint=replay.changed["endpoint"]
+            ),
             code="endpoint_gone",
             field="endpoint",
             remedy="Replay it with another one.",

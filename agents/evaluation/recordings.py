@@ -13,6 +13,7 @@ from bonobot.ledger.models import AuditRow
 from bonobot.lib.canonical import canonical
 from bonobot.lib.known_secrets import read_masker
 from bonobot.lib.problems import Conflict, Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import storable
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -103,7 +104,7 @@ def _recordable(session: Session) -> None:
         )
     if Recording.objects.filter(agent=session.agent_id).count() >= MOST:
         raise Conflict(
-            f"The agent has {MOST} recordings, which is the most.",
+            say("The agent has {most} recordings, which is the most.", most=MOST),
             code="too_many_recordings",
             remedy="Remove some that are of no use any more.",
         )
@@ -121,7 +122,11 @@ def _row(principal: Principal, session: Session, said: Conversation) -> Recordin
     size = len(canonical(content))
     if size > LONGEST:
         raise Invalid(
-            f"The session has {size:,} bytes; a recording has {LONGEST:,} at most.",
+            say(
+                "The session has {size:,} bytes; a recording has {longest:,} at most.",
+                size=size,
+                longest=LONGEST,
+            ),
             code="recording_too_large",
             field="session_id",
             remedy="Record a shorter session.",

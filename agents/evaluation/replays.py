@@ -23,6 +23,7 @@ from bonobot.ledger.changes import change
 from bonobot.lib.known_secrets import without_secrets
 from bonobot.lib.nudges import nudge
 from bonobot.lib.problems import Conflict, Invalid, NotFound, Problem
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import storable
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -86,7 +87,7 @@ def _row(principal: Principal, recording: Recording, changed: Change) -> Replay:
     )
     if open_now.count() >= MOST_OPEN:
         raise Conflict(
-            f"{MOST_OPEN} replays are being made already.",
+            say("{most_open} replays are being made already.", most_open=MOST_OPEN),
             code="too_many_replays",
             remedy="Wait until one has ended.",
         )
@@ -117,7 +118,7 @@ def _endpoint(owner: UUID, slug: str) -> ModelEndpoint:
     found = ModelEndpoint.objects.for_organization(owner).filter(slug=slug).first()
     if found is None:
         raise NotFound(
-            f"There is no model endpoint {slug!r}.",
+            say("There is no model endpoint {slug!r}.", slug=slug),
             field="endpoint",
             remedy="List them with: bonobot models list",
         )
@@ -127,9 +128,11 @@ def _endpoint(owner: UUID, slug: str) -> ModelEndpoint:
 def _checked(text: str, owner: UUID) -> str:
     if len(text) > LONGEST_INSTRUCTIONS:
         raise Invalid(
-            f"The instructions have {len(text):,} characters.",
+            say("The instructions have {count:,} characters.", count=len(text)),
             field="instructions",
-            remedy=f"Write {LONGEST_INSTRUCTIONS:,} at most.",
+            remedy=say(
+                "Write {longest_instructions:,} at most.", longest_instructions=LONGEST_INSTRUCTIONS
+            ),
         )
     return without_secrets(text, owner)
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.secret_names import names_secret
 
 Kind = Literal["text", "number", "integer", "boolean", "choice", "choices"]
@@ -198,10 +199,10 @@ def _checked(field: Field, value: Any) -> Any:
         return _within(field, len(value), list(dict.fromkeys(value)), "choices")
     if field.kind == "text" and isinstance(value, str) and len(value) <= LONGEST_TEXT:
         if field.format and not FORMATS[field.format].fullmatch(value):
-            raise _entered(field.name, f"is no {field.format}", "Correct it.")
+            raise _entered(field.name, say("is no {format}", format=field.format), "Correct it.")
         return _within(field, len(value), value, "characters")
     wanted = f"one of: {', '.join(chosen)[:300]}" if chosen else f"a {field.kind}"
-    raise _entered(field.name, f"is not {wanted}", "Correct it.")
+    raise _entered(field.name, say("is not {wanted}", wanted=wanted), "Correct it.")
 
 
 def _all_in(value: Any, chosen: Collection[str]) -> bool:
@@ -211,7 +212,7 @@ def _all_in(value: Any, chosen: Collection[str]) -> bool:
 def _number(field: Field, value: Any) -> int | float:
     fits = isinstance(value, int | float) and not isinstance(value, bool)
     if not fits or (field.kind == "integer" and value != int(value)):
-        raise _entered(field.name, f"is no {field.kind}", "Correct it.")
+        raise _entered(field.name, say("is no {field_kind}", field_kind=field.kind), "Correct it.")
     number: int | float = int(value) if field.kind == "integer" else value
     return _within(field, number, number, "")  # type: ignore[no-any-return]
 
@@ -242,7 +243,11 @@ def _text(value: Any) -> str:
 
 
 def _wrong(field: str, wanted: str) -> Invalid:
-    return Invalid(f"`{field}` must be {wanted}.", code="bad_elicitation", field=field)
+    return Invalid(
+        say("`{field}` must be {wanted}.", field=field, wanted=wanted),
+        code="bad_elicitation",
+        field=field,
+    )
 
 
 def _entered(name: str, what: str, remedy: str) -> Invalid:

@@ -20,6 +20,7 @@ from bonobot.ledger.usage import spent_many
 from bonobot.lib import rates
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import WHO_MAY, Action
 from mcp_servers.labels import Label, labels_in
@@ -130,7 +131,12 @@ def _stages(
 def _resolved(tool: Tool) -> Explained:
     whose = f"of the server `{tool.facts.server_name}`" if tool.facts.server_name else "built in"
     return Explained(
-        "resolve", "allow", "resolve", reason=f"It is the tool `{tool.facts.own_name}`, {whose}."
+        "resolve",
+        "allow",
+        "resolve",
+        reason=say(
+            "It is the tool `{own_name}`, {whose}.", own_name=tool.facts.own_name, whose=whose
+        ),
     )
 
 
@@ -171,14 +177,17 @@ def _flow(principal: Principal, snapshot: Snapshot, tool: Tool) -> Explained:
     held = _held(principal, snapshot)
     adds = ", ".join(tool.labels) or "nothing"
     seen = ", ".join(labels_in(held)) or "nothing"
-    reason = f"Held outside a session: {seen}; the tool's labels: {adds}."
+    reason = say("Held outside a session: {seen}; the tool's labels: {adds}.", seen=seen, adds=adds)
     if Label.SENDS_OUT in tool.labels and held & SEEN == SEEN:
         return Explained(
             "flow",
             "ask",
             "flow",
             "flow_needs_approval",
-            f"{reason} Private data and untrusted content were seen, and it can send them out.",
+            say(
+                "{reason} Private data and untrusted content were seen, and it can send them out.",
+                reason=reason,
+            ),
             "A person looks at the call and answers in the approvals inbox.",
         )
     return Explained("flow", "allow", "flow", reason=reason)
@@ -200,12 +209,24 @@ def _rate(snapshot: Snapshot) -> Explained:
     now, interval = int(timezone.now().timestamp() * MICROSECONDS), rates.interval(one.per_minute)
     # What is owed rounds up: a call that is half back doesn't count yet.
     left = max(0, one.burst - -(-max(0, tat - now) // interval))
-    reason = f"{left} of {one.burst} calls are free at once; {one.per_minute} a minute come back."
+    reason = say(
+        "{left} of {burst} calls are free at once; {per_minute} a minute come back.",
+        left=left,
+        burst=one.burst,
+        per_minute=one.per_minute,
+    )
     verdict = rates.admit(tat, now, interval, one.burst)
     if verdict.allowed:
         return Explained("rate", "allow", one.key, reason=reason)
     wait_s = -(-verdict.retry_after // MICROSECONDS)
-    return Explained("rate", "deny", one.key, "rate_limited", reason, f"Try again in {wait_s} s.")
+    return Explained(
+        "rate",
+        "deny",
+        one.key,
+        "rate_limited",
+        reason,
+        say("Try again in {wait_s} s.", wait_s=wait_s),
+    )
 
 
 def _budgets(snapshot: Snapshot, tool: Tool) -> Explained:
@@ -224,7 +245,7 @@ def _budgets(snapshot: Snapshot, tool: Tool) -> Explained:
         said.append(f"{_worth(limit.unit, left, limit.limit)} {period} ({limit.scope})")
         if not left and limit.unit == "calls":
             spent_up = spent_up or key
-    reason = f"Left: {'; '.join(said)}."
+    reason = say("Left: {said}.", said="; ".join(said))
     if not spent_up:
         return Explained("budgets", "allow", reason=reason)
     remedy = "Wait for the next period, or ask who may to raise the budget."

@@ -12,6 +12,7 @@ from typing import Any
 import re2
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from mcp_servers.labels import Label
 
 MIB = 1024 * 1024
@@ -65,40 +66,46 @@ class Kit:
         return {one.name: one.usual for one in self.options}
 
 
-_READ_ONLY = Option("read_only", "flag", False, "Only tools that change nothing.")
+_READ_ONLY = Option("read_only", "flag", False, say("Only tools that change nothing."))
 _NETWORK = Option(
     "network",
     "flag",
     False,
-    "Commands reach the network of this host, its own addresses too.",
+    say("Commands reach the network of this host, its own addresses too."),
     restricted=True,
 )
 KITS: dict[str, Kit] = {
     kit.name: kit
     for kit in (
-        Kit(NOTES, "Keep and search what it wants to know in later sessions."),
-        Kit("filesystem", "List, read, write, move and delete files.", (_READ_ONLY,)),
-        Kit("edit", "Change passages of a file, several at once or none."),
-        Kit("search", "Find files by name and lines by what they say."),
-        Kit("git", "See and commit changes of a repository in the workspace.", (_READ_ONLY,)),
+        Kit(NOTES, say("Keep and search what it wants to know in later sessions.")),
+        Kit("filesystem", say("List, read, write, move and delete files."), (_READ_ONLY,)),
+        Kit("edit", say("Change passages of a file, several at once or none.")),
+        Kit("search", say("Find files by name and lines by what they say.")),
+        Kit("git", say("See and commit changes of a repository in the workspace."), (_READ_ONLY,)),
         Kit(
             "shell",
-            "Run commands in a sandbox that holds the workspace alone.",
+            say("Run commands in a sandbox that holds the workspace alone."),
             (
                 _NETWORK,
-                Option("time_s", "number", 60, "Seconds that a command may take.", 1, 600),
-                Option("memory_mib", "number", 1024, "MiB that a process may write to.", 64, 16384),
-                Option("processes", "number", 128, "Processes at the same time.", 8, 4096),
+                Option("time_s", "number", 60, say("Seconds that a command may take."), 1, 600),
+                Option(
+                    "memory_mib", "number", 1024, say("MiB that a process may write to."), 64, 16384
+                ),
+                Option("processes", "number", 128, say("Processes at the same time."), 8, 4096),
             ),
             restricted=True,
         ),
         Kit(
             "fetch",
-            "Fetch pages and data over HTTP, from public addresses.",
+            say("Fetch pages and data over HTTP, from public addresses."),
             (
-                Option("hosts", "texts", (), "Only these hosts (`*.example.com`); none: all."),
-                Option("methods", "texts", ("GET", "HEAD"), "The HTTP methods that it may use."),
-                Option("allow_private", "flag", False, "Private addresses, too.", restricted=True),
+                Option("hosts", "texts", (), say("Only these hosts (`*.example.com`); none: all.")),
+                Option(
+                    "methods", "texts", ("GET", "HEAD"), say("The HTTP methods that it may use.")
+                ),
+                Option(
+                    "allow_private", "flag", False, say("Private addresses, too."), restricted=True
+                ),
             ),
         ),
     )
@@ -182,10 +189,10 @@ def _checked(said: Mapping[str, Any]) -> Iterator[tuple[Kit, dict[str, Any]]]:
         kit = KITS.get(name)
         if kit is None:
             raise Invalid(
-                f"There are no built-in tools {str(name)[:60]!r} to switch on.",
+                say("There are no built-in tools {name!r} to switch on.", name=str(name)[:60]),
                 code="unknown_kit",
                 field="builtin_tools",
-                remedy=f"There are: {', '.join(KITS)}.",
+                remedy=say("There are: {kits}.", kits=", ".join(KITS)),
             )
         if options in (None, True):
             options = {}
@@ -200,7 +207,9 @@ def _options(kit: Kit, said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if option is None:
             there = ", ".join(one.name for one in kit.options) or "none"
             raise _wrong(
-                f"{kit.name}.{str(name)[:60]}", "There is no such option.", f"There are: {there}."
+                f"{kit.name}.{str(name)[:60]}",
+                "There is no such option.",
+                say("There are: {there}.", there=there),
             )
         found = _value(kit, option, value)
         if found != option.usual and found != list(option.usual if option.kind == "texts" else ()):
@@ -215,11 +224,15 @@ def _value(kit: Kit, option: Option, value: Any) -> Any:
         if option.least <= value <= option.most:
             return value
         bounds = f"{option.least:,} to {option.most:,}"
-        raise _wrong(at, f"{value} is out of its bounds.", f"Write a number of {bounds}.")
+        raise _wrong(
+            at,
+            say("{value} is out of its bounds.", value=value),
+            say("Write a number of {bounds}.", bounds=bounds),
+        )
     if option.kind == "texts" and isinstance(value, list | tuple):
         return [_text(at, option, one) for one in value[: MOST_HOSTS + 1]]
     kinds = {"flag": "true or false", "number": "a whole number", "texts": "a list of texts"}
-    raise _wrong(at, f"It must be {kinds[option.kind]}.", "Change this option.")
+    raise _wrong(at, say("It must be {kinds}.", kinds=kinds[option.kind]), "Change this option.")
 
 
 def _text(at: str, option: Option, value: Any) -> str:
@@ -229,11 +242,11 @@ def _text(at: str, option: Option, value: Any) -> str:
     if option.name == "hosts" and len(text) < 254 and _HOST.fullmatch(text.lower()):
         return text.lower()
     remedy = (
-        f"Use some of: {', '.join(METHODS)}."
+        say("Use some of: {methods}.", methods=", ".join(METHODS))
         if option.name == "methods"
         else "Write host names, such as `docs.example.com` or `*.example.com`."
     )
-    raise _wrong(at, f"{text[:80]!r} can't be used.", remedy)
+    raise _wrong(at, say("{text!r} can't be used.", text=text[:80]), remedy)
 
 
 def _wrong(at: str, why: str, remedy: str) -> Invalid:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from agents.governance.policies import agent_stage
 from agents.governance.snapshots import Snapshot, Tool
+from bonobot.lib.sayings import say
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,5 +59,12 @@ def _commonest(tools: list[Tool], snapshot: Snapshot) -> Lack:
     if len(tools) == 1:
         return Lack(code, one.reason, one.remedy)
     return Lack(
-        code, f"{count} of its {len(tools)} tools are refused alike: {one.reason}", one.remedy
+        code,
+        say(
+            "{count} of its {total} tools are refused alike: {reason}",
+            count=count,
+            total=len(tools),
+            reason=one.reason,
+        ),
+        one.remedy,
     )

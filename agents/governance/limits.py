@@ -9,7 +9,7 @@ from typing import cast
 from uuid import UUID
 
 from bonobot.ledger import budgets
-from bonobot.ledger.entries import Charge, Reserve
+from bonobot.ledger.entries import Charge, Reserve, rates_of
 
 # A third of a minute's calls may come at once: parallel calls of one turn are no flood.
 BURST_SHARE = 3
@@ -99,7 +99,7 @@ def actuals(
 @lru_cache(maxsize=4096)
 def charge(organization_id: UUID, scope: str, scope_id: UUID | str, per_minute: int) -> Charge:
     """Return one call's charge on a rate of `per_minute`."""
-    return Charge(f"rate:{organization_id}:{scope}:{scope_id}", per_minute, _burst(per_minute))
+    return Charge(f"{rates_of(organization_id)}{scope}:{scope_id}", per_minute, _burst(per_minute))
 
 
 def global_charge(per_minute: int) -> Charge:

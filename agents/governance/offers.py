@@ -29,6 +29,7 @@ from agents.governance.policies import (
     server_stage,
     verdict,
 )
+from bonobot.lib.sayings import say
 
 Kind = Literal["resource", "resource_template", "prompt"]
 
@@ -106,9 +107,13 @@ def _ticked(offer: OfferFacts, scope: Scope) -> Stage:
         "scope",
         "binding:ticked",
         "not_ticked",
-        f"The agent's binding to `{offer.server_name}` does not tick the {offer.noun} "
-        f"`{offer.uri or offer.label}`.",
-        f"Tick the {offer.noun} at that server on the agent's servers tab.",
+        say(
+            "The agent's binding to `{server_name}` does not tick the {noun} `{uri}`.",
+            server_name=offer.server_name,
+            noun=offer.noun,
+            uri=offer.uri or offer.label,
+        ),
+        say("Tick the {noun} at that server on the agent's servers tab.", noun=offer.noun),
     )
 
 
@@ -123,6 +128,9 @@ def _mode(offer: OfferFacts, mode: str) -> Stage:
         "policy",
         "policy:none",
         "denied_by_policy",
-        f"The tool policy (mode `none`) does not let `{offer.label}` through: it blocks all.",
+        say(
+            "The tool policy (mode `none`) does not let `{offer}` through: it blocks all.",
+            offer=offer.label,
+        ),
         "An operator or owner can change the agent's tool policy.",
     )

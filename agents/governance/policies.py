@@ -10,8 +10,8 @@ makes it a question to a person:
 5. the binding's own lists (a denied tool is denied whatever else says),
 6. the organization's rules: what they deny is denied to every agent, what they ask about is asked,
 7. the agent's policy: `none` blocks all, `allowlist` lets through what an allow or ask rule names
-   (and no deny rule), `denylist` all that no deny rule names, `all` everything; an ask rule asks in
-   each mode but `none`.
+   (and no deny rule), `denylist` and `all` what no deny rule names; an ask rule asks in each mode
+   but `none`.
 
 Deny goes before ask, ask before allow. A tool is its server plus the server's own name for it.
 Names that an agent or a gateway shows play no part, so renaming, wrapping or a look-alike never
@@ -21,10 +21,12 @@ changes a decision.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Protocol
 from uuid import UUID
 
 from agents.governance.rules import Arguments, Policy, Rule
+from bonobot.lib.sayings import say
 
 UNRULED = Policy("all")
 
@@ -168,23 +170,23 @@ class Decision:
 _DEFINITION_REFUSALS = {
     "pending": (
         "not_approved",
-        "The {noun} `{label}` waits for approval.",
-        "Someone who may approve definitions reads it and approves it.",
+        partial(say, "The {noun} `{label}` waits for approval."),
+        say("Someone who may approve definitions reads it and approves it."),
     ),
     "changed": (
         "definition_changed",
-        "The server changed the {noun} `{label}` since it was approved.",
-        "Someone who may approve definitions compares and approves the change.",
+        partial(say, "The server changed the {noun} `{label}` since it was approved."),
+        say("Someone who may approve definitions compares and approves the change."),
     ),
     "refused": (
         "definition_refused",
-        "The declaration of the {noun} `{label}` can't be used.",
-        "Its page says why; the server has to change it.",
+        partial(say, "The declaration of the {noun} `{label}` can't be used."),
+        say("Its page says why; the server has to change it."),
     ),
     "gone": (
         "{noun}_gone",
-        "The server no longer offers the {noun} `{label}`.",
-        "Refresh the server, or use another {noun}.",
+        partial(say, "The server no longer offers the {noun} `{label}`."),
+        say("Refresh the server, or use another one."),
     ),
 }
 
@@ -239,7 +241,9 @@ def agent_stage(switches: Switches) -> Stage:
 
 def server_stage(name: str, enabled: bool) -> Stage:
     """Say whether the server is switched on."""
-    return _switch("server", enabled, "server_disabled", f"The server `{name}` is switched off.")
+    return _switch(
+        "server", enabled, "server_disabled", say("The server `{name}` is switched off.", name=name)
+    )
 
 
 def _switch(name: str, on: bool, code: str, reason: str) -> Stage:
@@ -252,9 +256,14 @@ def binding_stage(facts: Facts, scope: Scope | None) -> Stage:
     """Say whether the agent has the server, switched on."""
     if scope is not None and scope.enabled:
         return Stage("binding", "binding:enabled")
-    reason = f"The agent does not have the server `{facts.server_name}`."
+    reason = say(
+        "The agent does not have the server `{server_name}`.", server_name=facts.server_name
+    )
     if scope is not None:
-        reason = f"The server `{facts.server_name}` is switched off for this agent."
+        reason = say(
+            "The server `{server_name}` is switched off for this agent.",
+            server_name=facts.server_name,
+        )
     return Stage(
         "binding", "binding:enabled", "not_bound", reason, "Give the agent the server first."
     )
@@ -268,23 +277,31 @@ def _kit_stage(tool: ToolFacts) -> Stage:
         "binding",
         f"builtin:{tool.kit}",
         "builtin_off",
-        f"The agent was not given the built-in tool `{tool.own_name}`.",
-        f"Switch `{tool.kit}` on, with what it needs, on the agent's page Built-in tools.",
+        say("The agent was not given the built-in tool `{tool}`.", tool=tool.own_name),
+        say(
+            "Switch `{kit}` on, with what it needs, on the agent's page Built-in tools.",
+            kit=tool.kit,
+        ),
     )
 
 
 def definition_stage(facts: Facts) -> Stage:
     """Say whether the definition is approved as it stands, still offered, and switched on."""
     if refusal := _DEFINITION_REFUSALS.get(facts.state):
-        code, reason, remedy = (text.replace("{noun}", facts.noun) for text in refusal)
-        reason = reason.replace("{label}", facts.label)
+        code, words, remedy = refusal
+        reason = words(noun=facts.noun, label=facts.label)
+        code = code.replace("{noun}", facts.noun)
         return Stage("definition", f"definition:{facts.state}", code, reason, remedy)
     if not facts.enabled:
         return Stage(
             "definition",
             "definition:switch",
             f"{facts.noun}_disabled",
-            f"The {facts.noun} `{facts.label}` is switched off.",
+            say(
+                "The {noun} `{facts}` is switched off.",
+                noun=facts.noun,
+                facts=facts.label,
+            ),
             "An operator can switch it on at its server.",
         )
     return Stage("definition", "definition:approved")
@@ -301,7 +318,11 @@ def _binding_lists(tool: ToolFacts, scope: Scope | None) -> Stage:
         "scope",
         f"binding:denied:{denied}" if denied is not None else "binding:allowed",
         "denied_by_binding",
-        f"The agent's binding to `{tool.server_name}` leaves out `{tool.label}`.",
+        say(
+            "The agent's binding to `{server_name}` leaves out `{tool}`.",
+            server_name=tool.server_name,
+            tool=tool.label,
+        ),
         "Change the chosen tools of that server on the agent's servers tab.",
     )
 
@@ -313,7 +334,11 @@ def _organization(tool: ToolFacts, policy: Policy, arguments: Arguments | None) 
             "organization",
             f"organization:{found.deny}",
             "denied_by_organization",
-            f"The organization's rule `{found.deny}` denies `{tool.label}` to every agent.",
+            say(
+                "The organization's rule `{deny}` denies `{tool}` to every agent.",
+                deny=found.deny,
+                tool=tool.label,
+            ),
             "An owner can change the organization's rules.",
         )
     if found.ask is not None:
@@ -324,20 +349,24 @@ def _organization(tool: ToolFacts, policy: Policy, arguments: Arguments | None) 
 def _policy(tool: ToolFacts, policy: Policy, arguments: Arguments | None) -> Stage:
     found = _Matching(tool, policy, arguments)
     rule = f"policy:{policy.mode}"
-    denied = found.deny if policy.mode in ("allowlist", "denylist") else None
     listed = policy.mode in ("denylist", "all") or found.ask or found.allow
-    if policy.mode != "none" and denied is None and listed:
+    if policy.mode != "none" and found.deny is None and listed:
         if found.ask is not None:
             return _asking("policy", f"{rule}:{found.ask}", tool)
         return Stage("policy", f"{rule}:{found.allow}" if policy.mode == "allowlist" else rule)
     why = {"allowlist": "no rule allows it"}.get(policy.mode, "the mode blocks every tool")
-    if denied is not None:
-        rule, why = f"{rule}:{denied}", f"the rule `{denied}` denies it"
+    if found.deny is not None and policy.mode != "none":
+        rule, why = f"{rule}:{found.deny}", f"the rule `{found.deny}` denies it"
     return Stage(
         "policy",
         rule,
         "denied_by_policy",
-        f"The tool policy (mode `{policy.mode}`) does not let `{tool.label}` through: {why}.",
+        say(
+            "The tool policy (mode `{mode}`) does not let `{tool}` through: {why}.",
+            mode=policy.mode,
+            tool=tool.label,
+            why=why,
+        ),
         "An operator or owner can change the agent's tool policy.",
     )
 
@@ -358,7 +387,11 @@ def _asking(stage: str, rule: str, tool: ToolFacts) -> Stage:
     return Stage(
         stage,
         rule,
-        reason=f"The rule `{rule.partition(':')[2]}` wants a person's yes for `{tool.label}`.",
+        reason=say(
+            "The rule `{rule}` wants a person's yes for `{tool}`.",
+            rule=rule.partition(":")[2],
+            tool=tool.label,
+        ),
         remedy="Someone who may approve calls answers it in the approvals inbox.",
         asks=True,
     )

@@ -50,10 +50,8 @@ class Rule:
             return self.effect == "allow"
         try:
             return fit(self.condition, arguments)
-        except NeedsConfinement:
+        except (NeedsConfinement, Invalid):
             return self.effect != "allow"
-        except Invalid:
-            return False
 
     def __str__(self) -> str:
         when = " when its condition holds" if self.condition is not None else ""

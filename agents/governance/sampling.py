@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 
 MOST_MESSAGES = 100
 MOST_CHARACTERS = 100_000
+# Of an answer: no model gives a longer one, and every budget can count it.
+MOST_TOKENS = 1_000_000
 ROLES = ("user", "assistant")
 STOPPED = {"length": "maxTokens"}
 
@@ -44,7 +47,7 @@ def read(params: Mapping[str, Any]) -> Wanted:
     size = len(system) + sum(len(text) for _, text in said) if isinstance(system, str) else 0
     if not isinstance(system, str) or size > MOST_CHARACTERS:
         raise _wrong("messages", f"at most {MOST_CHARACTERS} characters in all")
-    return Wanted(said, system, most)
+    return Wanted(said, system, min(most, MOST_TOKENS))
 
 
 def answered(text: str, model: str, finish: str) -> dict[str, Any]:
@@ -74,4 +77,8 @@ def _is_text(part: Mapping[str, Any]) -> bool:
 
 
 def _wrong(field: str, wanted: str) -> Invalid:
-    return Invalid(f"`{field}` must be {wanted}.", code="bad_sampling", field=field)
+    return Invalid(
+        say("`{field}` must be {wanted}.", field=field, wanted=wanted),
+        code="bad_sampling",
+        field=field,
+    )

@@ -41,6 +41,7 @@ from agents.models import Agent
 from agents.skills.rendering import SkillText
 from bonobot.ledger.heads import generation
 from bonobot.lib.problems import NotFound
+from bonobot.lib.sayings import say
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.endpoints import endpoint_of
 from mcp_servers.labelled import labels_of, origin_of
@@ -225,7 +226,7 @@ def snapshots() -> Snapshots:
 def _agent_snapshot(agent_id: UUID) -> Snapshot:
     agent = Agent.objects.filter(pk=agent_id).select_related("tool_policy").first()
     if agent is None:
-        raise NotFound(f"There is no agent {str(agent_id)!r}.", field="agent")
+        raise NotFound(say("There is no agent {key!r}.", key=str(agent_id)), field="agent")
     read_at = generation(agent.organization_id)
     # Read again behind the generation: what was read before it may be older.
     agent = Agent.objects.select_related("tool_policy", "organization").get(pk=agent_id)
@@ -268,7 +269,7 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
     """Read the snapshot of calls without an agent: the organization's policy decides."""
     server = Server.objects.filter(pk=server_id).first()
     if server is None:
-        raise NotFound(f"There is no server {str(server_id)!r}.", field="server")
+        raise NotFound(say("There is no server {key!r}.", key=str(server_id)), field="server")
     read_at = generation(server.organization_id)
     server = (
         Server.objects.select_related("organization", "preset")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from agents.llm.port import Endpoint, Message, ModelError, OnText, Reply, ToolSpec
+from bonobot.lib.sayings import say
 
 WIRE = "agents.llm.wire"
 
@@ -49,7 +50,11 @@ class DirectModel:
             if not limit.expired():
                 raise
             raise ModelError(
-                f"`{self.endpoint.model}` didn't finish within {self.endpoint.timeout_s:g} s.",
+                say(
+                    "`{model}` didn't finish within {timeout_s:g} s.",
+                    model=self.endpoint.model,
+                    timeout_s=self.endpoint.timeout_s,
+                ),
                 code="model_timeout",
                 remedy="Try again, or give the model endpoint a longer timeout.",
             ) from error

@@ -27,8 +27,10 @@ from pydantic_ai.exceptions import (
 )
 
 from agents.llm.port import Endpoint, ModelError
+from bonobot.lib.failures import failure_of
 from bonobot.lib.masking import mask_text
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 
 T = TypeVar("T", bound=BaseException)
@@ -43,6 +45,7 @@ SPOKEN = {
     "vertex": "Vertex AI",
     "bedrock": "Amazon Bedrock",
 }
+REMEDY = say("Check the model endpoint's URL, and that the server runs.")
 PRIVATE = "A platform administrator can allow private addresses for this model endpoint."
 QUOTED = 300  # characters of a provider's own words that are shown
 
@@ -67,7 +70,11 @@ def faults_as_ours(endpoint: Endpoint, *, streaming: bool = False) -> Iterator[N
 def cut_off(endpoint: Endpoint, words: str = "") -> ModelError:
     """Return the fault of a stream that ended in the middle."""
     return ModelError(
-        f"The answer of {_at(endpoint)} broke off in the middle.{words}",
+        say(
+            "The answer of {endpoint} broke off in the middle.{words}",
+            endpoint=_at(endpoint),
+            words=words,
+        ),
         code="model_bad_answer",
         remedy="Try again.",
         retryable=True,
@@ -84,17 +91,24 @@ def _ours(error: BaseException, endpoint: Endpoint, streaming: bool) -> ModelErr
     timed_out = (ModelTimeoutError, httpx2.TimeoutException)
     if isinstance(error, timed_out) or _caused_by(error, httpx2.TimeoutException):
         return ModelError(
-            f"{_at(endpoint)} didn't answer in time.",
+            say("{endpoint} didn't answer in time.", endpoint=_at(endpoint)),
             code="model_timeout",
             remedy="Try again, or give the model endpoint a longer timeout.",
         )
     if streaming:
         return cut_off(endpoint, _words(_root(error), endpoint))
     if isinstance(error, ModelConnectionError | httpx2.TransportError):
+        known = failure_of(error)
         return ModelError(
-            f"{_at(endpoint)} can't be reached.{_words(_root(error), endpoint)}",
+            say("{endpoint} can't be reached: {why}.", endpoint=_at(endpoint), why=known.why)
+            if known
+            else say(
+                "{endpoint} can't be reached.{error}",
+                endpoint=_at(endpoint),
+                error=_words(_root(error), endpoint),
+            ),
             code="model_unreachable",
-            remedy="Check the model endpoint's URL, and that the server runs.",
+            remedy=known.remedy if known else REMEDY,
         )
     # A validation report says more about our library than about the answer.
     return _misshapen(endpoint, "" if isinstance(error, UnexpectedModelBehavior) else _said(error))
@@ -103,7 +117,13 @@ def _ours(error: BaseException, endpoint: Endpoint, streaming: bool) -> ModelErr
 def _refused(error: ModelHTTPError, endpoint: Endpoint) -> ModelError:
     code, what, remedy, retryable = _reading(error)
     return ModelError(
-        f"{_at(endpoint)} {what} (HTTP {error.status_code}).{_words(error, endpoint)}",
+        say(
+            "{endpoint} {what} (HTTP {status_code}).{error}",
+            endpoint=_at(endpoint),
+            what=what,
+            status_code=error.status_code,
+            error=_words(error, endpoint),
+        ),
         code=code,
         remedy=remedy,
         retry_after=error.retry_after,
@@ -111,45 +131,59 @@ def _refused(error: ModelHTTPError, endpoint: Endpoint) -> ModelError:
     )
 
 
+_LARGER = say("Begin a new session, give the agent fewer tools, or choose a larger model.")
+_OTHER_PATH = say(
+    "Check the endpoint's model name, and that its URL ends as the provider says (often `/v1`)."
+)
+
+
 def _reading(error: ModelHTTPError) -> tuple[str, str, str, bool]:
     """Return code, what happened, what to do, and whether asking again may help."""
     match error:
         case ModelQuotaExceededError():
-            return "model_error", "has no credit left", "Top up the provider's account.", False
-        case ModelRateLimitError():
-            return "model_rate_limited", "asks to slow down", "Wait and try again.", True
-        case ModelAuthenticationError():
-            return "model_auth", "refused the credentials", "Set the endpoint's API key.", False
-        case ModelContextWindowExceededError():
-            return (
-                "model_context_exceeded",
-                "can't take so long a conversation",
-                "Begin a new session, give the agent fewer tools, or choose a larger model.",
-                False,
-            )
-        case ModelNotFoundError():
             return (
                 "model_error",
-                "doesn't know this model or path",
-                "Check the endpoint's model name, and that its URL ends as the provider says "
-                "(often `/v1`).",
+                say("has no credit left"),
+                say("Top up the provider's account."),
                 False,
             )
+        case ModelRateLimitError():
+            return "model_rate_limited", say("asks to slow down"), say("Wait and try again."), True
+        case ModelAuthenticationError():
+            return (
+                "model_auth",
+                say("refused the credentials"),
+                say("Set the endpoint's API key."),
+                False,
+            )
+        case ModelContextWindowExceededError():
+            too_long = say("can't take so long a conversation")
+            return "model_context_exceeded", too_long, _LARGER, False
+        case ModelNotFoundError():
+            return "model_error", say("doesn't know this model or path"), _OTHER_PATH, False
         case ModelUnavailableError() | ModelServerError():
-            return "model_error", "failed", "Try again.", True
+            return "model_error", say("failed"), say("Try again."), True
         case ModelRequestRejectedError():
-            return "model_error", "rejected the request", "Read what it says.", False
+            return "model_error", say("rejected the request"), say("Read what it says."), False
         case _:
             again = error.status_code >= 500 or error.status_code in (408, 409, 425)
-            return "model_error", "failed", "Try again." if again else "Read what it says.", again
+            remedy = say("Try again.") if again else say("Read what it says.")
+            return "model_error", say("failed"), remedy, again
 
 
 def _misshapen(endpoint: Endpoint, said: str) -> ModelError:
     return ModelError(
-        f"{_at(endpoint)} answered something that isn't an answer of {SPOKEN[endpoint.kind]}."
+        say(
+            "{endpoint} answered something that isn't an answer of {spoken}.",
+            endpoint=_at(endpoint),
+            spoken=SPOKEN[endpoint.kind],
+        )
         + _quote(said, endpoint),
         code="model_bad_answer",
-        remedy=f"Check the endpoint's kind and URL: it has to speak {SPOKEN[endpoint.kind]}.",
+        remedy=say(
+            "Check the endpoint's kind and URL: it has to speak {spoken}.",
+            spoken=SPOKEN[endpoint.kind],
+        ),
         retryable=False,
     )
 

@@ -11,6 +11,7 @@ from agents.models.policies import ToolPolicy, ToolRule
 from agents.models.promises import Promise
 from agents.models.recordings import Recording, Replay
 from agents.models.results import Blob, StoredResult
+from agents.models.saved_filters import SavedFilter
 from agents.models.sessions import Inbox, Runner, Session, Step
 from agents.models.skills import Given, Skill, SkillVersion
 from agents.models.workflows import Trigger, Workflow, WorkflowRun, WorkflowVersion
@@ -32,6 +33,7 @@ __all__ = [
     "Recording",
     "Replay",
     "Runner",
+    "SavedFilter",
     "Session",
     "SessionGrant",
     "Skill",

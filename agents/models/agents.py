@@ -11,8 +11,9 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.governance.kits import MOST_FILES, USUAL_FILES, USUAL_MIB
 from bonobot.lib.sealed import SealedTextField
+from bonobot.tenancy.models import Membership, User
 from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
+from bonobot.tenancy.roles import Action, Role, may
 from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet
 
 # 8-4-4-4-12: other spellings of a UUID could be slugs.
@@ -128,11 +129,23 @@ class AgentQuerySet(GovernedQuerySet):
     def visible_to(self, principal: Principal) -> "AgentQuerySet":
         """Keep those that a principal may see: all for readers, for members those given to them."""
         mine = self.for_organization(principal.organization_id)
+        if principal.giver is not None:
+            mine = mine.in_reach_of(principal.giver)
         if principal.agent_ids:
             return mine.filter(pk__in=principal.agent_ids)
         if principal.may(Action.VIEW):
             return mine
         return mine.filter(members=principal.id) if principal.kind == "user" else mine.none()
+
+    def in_reach_of(self, person_id: UUID) -> "AgentQuerySet":
+        """Keep those that a person may see: what they let a program use must be theirs to use."""
+        readers = [role.value for role in Role if may(role, Action.VIEW)]
+        reads = Membership.objects.filter(
+            organization=models.OuterRef("organization"), user=person_id, role__in=readers
+        )
+        given = Agent.members.through.objects.filter(agent=models.OuterRef("pk"), user=person_id)
+        everything = User.objects.filter(pk=person_id, is_superuser=True)
+        return self.filter(models.Exists(reads) | models.Exists(given) | models.Exists(everything))
 
     def runnable_by(self, principal: Principal) -> "AgentQuerySet":
         """Keep those that a principal may run, and that are switched on."""

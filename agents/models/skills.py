@@ -86,7 +86,7 @@ class SkillVersion(OrganizationModel):
         )
 
     def __str__(self) -> str:
-        return f"{self.skill_id} {self.number}"
+        return f"{self.skill} {self.number}"
 
 
 class Given(GovernedModel):
@@ -129,4 +129,4 @@ class Given(GovernedModel):
         )
 
     def __str__(self) -> str:
-        return f"{self.skill_id or self.callee_id or self.workflow_id} → {self.agent_id}"
+        return f"{self.skill or self.callee or self.workflow} → {self.agent}"

@@ -94,7 +94,7 @@ class WorkflowVersion(OrganizationModel):
         )
 
     def __str__(self) -> str:
-        return f"{self.workflow_id} {self.number}"
+        return f"{self.workflow} {self.number}"
 
 
 class Trigger(OrganizationModel):

@@ -3,6 +3,7 @@
 from agents.models import Agent
 from agents.sessions.past import History
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 
 
 class Bound(Problem):
@@ -16,7 +17,10 @@ def within_turns(agent: Agent, past: History) -> None:
     """Raise `Bound` where the model has had its turns."""
     if past.turns_since_message >= agent.max_turns:
         raise Bound(
-            f"The model took {past.turns_since_message} turns without an answer.",
+            say(
+                "The model took {turns_since_message} turns without an answer.",
+                turns_since_message=past.turns_since_message,
+            ),
             code="turns_exhausted",
             remedy="Ask for less at once, or raise the agent's turns per message.",
         )
@@ -26,7 +30,7 @@ def within_calls(agent: Agent, past: History, more: int) -> None:
     """Raise `Bound` where the model asks for more calls than it has left."""
     if past.calls_since_message + more > agent.max_calls:
         raise Bound(
-            f"The model asked for more than {agent.max_calls} calls.",
+            say("The model asked for more than {max_calls} calls.", max_calls=agent.max_calls),
             code="calls_exhausted",
             remedy="Ask for less at once, or raise the agent's calls per message.",
         )

@@ -22,6 +22,7 @@ from bonobot.lib.ordered_ids import ordered_id
 from bonobot.lib.patience import patiently, written
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.lib.together import together
 from bonobot.tenancy.principals import Principal
 
@@ -95,7 +96,7 @@ async def _made(request: calls.Request, step: Step) -> calls.Outcome:
     """Make the call; raises the `Problem` of a refusal, which is for the model too."""
     if step.payload["arguments"] is None:
         raise Problem(
-            f"The arguments are not a JSON object: {step.payload['raw'][:200]}",
+            say("The arguments are not a JSON object: {raw}", raw=step.payload["raw"][:200]),
             code="invalid_arguments",
         )
     return await calls.call(request)

@@ -15,6 +15,7 @@ from agents.sessions.requests import TITLE_LENGTH, check_message, end
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Role
 
@@ -133,7 +134,7 @@ def answer_of(child_id: UUID) -> str:
     if child.status != Session.Status.DONE or last is None or "answer" not in last.payload:
         why = child.error_detail or "it ended without an answer"
         raise ChildFailed(
-            f"The session {child_id} did not answer: {why}",
+            say("The session {child_id} did not answer: {why}", child_id=child_id, why=why),
             code=child.error_code or ChildFailed.code,
             remedy="Its page shows what it did.",
         )
@@ -156,7 +157,10 @@ def end_children(session_id: UUID, why: str) -> None:
 def _may_begin(parent: Session, agent: Agent, text: str) -> None:
     if parent.depth >= DEEPEST:
         raise TooDeep(
-            f"Sessions begin sessions {DEEPEST} deep at most, and this one is that deep.",
+            say(
+                "Sessions begin sessions {deepest} deep at most, and this one is that deep.",
+                deepest=DEEPEST,
+            ),
             rule="session:depth",
             remedy="Do it without asking another agent.",
         )

@@ -19,6 +19,7 @@ from agents.sessions.runners import Hold
 from agents.sessions.setting import Setting
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 
 # Of the window, in percent: what a request may fill beside its answer, for counts are estimates.
 FILLED = 90
@@ -52,8 +53,14 @@ async def within_window(hold: Hold, setting: Setting, past: History, snapshot: S
         past = await _written(hold, past, marks)
     if (needed := counted(past.messages)) > window:
         raise ContextExceeded(
-            f"The request has about {needed:,} tokens, and the model {endpoint.title!r} takes "
-            f"{window:,}, although all was left out that can be.",
+            say(
+                "The request has about {needed:,} tokens, and the model "
+                "{title!r} takes {window:,}, although all was left out that can "
+                "be.",
+                needed=needed,
+                title=endpoint.title,
+                window=window,
+            ),
             remedy="Send a shorter message, give the agent fewer tools or shorter instructions, or "
             "choose a model with a larger window.",
         )

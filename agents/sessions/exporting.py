@@ -17,6 +17,7 @@ from agents.models import Session, Step
 from agents.sessions.branches import current, superseded
 from agents.sessions.events import shown
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 
 MEDIA_TYPES = {"markdown": "text/markdown", "json": "application/json"}
@@ -35,9 +36,9 @@ def as_file(session: Session, form: str) -> HttpResponse:
     """Return a session as a download; raises `Invalid` for a form that there isn't."""
     if form not in MEDIA_TYPES:
         raise Invalid(
-            f"A session is not written as {form[:40]!r}.",
+            say("A session is not written as {form!r}.", form=form[:40]),
             field="as",
-            remedy=f"Choose one of: {', '.join(MEDIA_TYPES)}.",
+            remedy=say("Choose one of: {media_types}.", media_types=", ".join(MEDIA_TYPES)),
         )
     kind = f"{MEDIA_TYPES[form]}; charset=utf-8"
     answer = HttpResponse(exported(session, form), content_type=kind)

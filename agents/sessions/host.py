@@ -30,6 +30,7 @@ from agents.sessions.runners import Hold
 from bonobot.ledger.refusals import Refusal
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.host import Host, Rejected, declared
@@ -148,7 +149,11 @@ class SessionHost(Host):
             wanted = elicitations.read(one["params"])
         except Invalid as fault:
             raise Problem(
-                f"`{exchange.server_name}` asks what nobody can be shown: {fault}",
+                say(
+                    "`{server_name}` asks what nobody can be shown: {fault}",
+                    server_name=exchange.server_name,
+                    fault=fault,
+                ),
                 code="bad_elicitation",
             ) from fault
         origin = Origin(
@@ -222,7 +227,10 @@ class SessionHost(Host):
             raise Rejected("This was not offered to the server.", code="not_offered")
         self._asked[endpoint.server_id] += 1
         if self._asked[endpoint.server_id] > MOST_ASKED:
-            raise Rejected(f"The server asked more than {MOST_ASKED} times.", code="asks_too_often")
+            raise Rejected(
+                say("The server asked more than {most_asked} times.", most_asked=MOST_ASKED),
+                code="asks_too_often",
+            )
 
 
 def _notice(question: Question) -> dict[str, str]:

@@ -26,6 +26,7 @@ from agents.sessions.nudges import place
 from agents.sessions.runners import Hold
 from bonobot.lib.bus import Texts, bus
 from bonobot.lib.known_secrets import without_secrets
+from bonobot.lib.row_locks import lock
 from bonobot.lib.runtime import Runtime, runtime
 from bonobot.lib.untrusted import storable
 
@@ -98,6 +99,8 @@ def _masked(moment: Moment) -> Mapping[str, Any]:
 def write(moments: list[Moment]) -> None:
     """Write what steps show into those that aren't settled yet (one transaction)."""
     with transaction.atomic():
+        # As the sessions' holders do, who settle steps: the session's row first.
+        lock(Session.objects.filter(pk__in={one.session_id for one in moments}))
         seen = set()
         for one in moments:
             mine = Step.objects.filter(pk=one.step, fence=one.fence, state=Step.State.INTENT)

@@ -16,6 +16,7 @@ from agents.sessions.nudges import hurry_cancels, nudge, told
 from bonobot.ledger.changes import change
 from bonobot.lib.known_secrets import without_secrets
 from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action, Role
 
@@ -133,7 +134,7 @@ def _message_at(session: Session, seq: int | None) -> Step:
     found = [one for one in messages if seq in (None, one.seq)]
     if not found:
         raise NotFound(
-            f"There is no message {seq} in this conversation."
+            say("There is no message {seq} in this conversation.", seq=seq)
             if seq is not None
             else "Nobody has said anything in this session yet.",
             field="seq",
@@ -187,17 +188,19 @@ def may_run(principal: Principal, agent: Agent) -> bool:
     if principal.platform_admin or principal.role != Role.MEMBER:
         return True
     if principal.kind == "token":
-        return agent.pk in principal.agent_ids
+        return Agent.objects.visible_to(principal).filter(pk=agent.pk).exists()
     return agent.members.filter(pk=principal.id).exists()
 
 
 def require_run(principal: Principal, agent: Agent) -> None:
     """Raise `NotFound` or `Forbidden` unless the principal may run this agent."""
     if agent.organization_id != principal.organization_id:
-        raise NotFound(f"There is no agent {str(agent.pk)!r} here.", field="agent")
+        raise NotFound(
+            say("There is no agent {agent_pk!r} here.", agent_pk=str(agent.pk)), field="agent"
+        )
     if not may_run(principal, agent):
         raise Forbidden(
-            f"You may not run the agent `{agent.slug}`.",
+            say("You may not run the agent `{agent_slug}`.", agent_slug=agent.slug),
             rule="role:run_agents",
             remedy="An operator or owner can give it to you.",
         )
@@ -226,9 +229,9 @@ def check_message(text: str) -> None:
         )
     if len(text) > MESSAGE_LENGTH:
         raise Invalid(
-            f"The message has {len(text)} characters.",
+            say("The message has {count} characters.", count=len(text)),
             field="message",
-            remedy=f"At most {MESSAGE_LENGTH} are taken.",
+            remedy=say("At most {message_length} are taken.", message_length=MESSAGE_LENGTH),
         )
 
 

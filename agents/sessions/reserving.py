@@ -26,6 +26,7 @@ from bonobot.ledger.refusals import BudgetExhausted, Refusal, StaleSnapshot
 from bonobot.ledger.writer import writer
 from bonobot.lib.problems import NotFound, Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 
 # The longest answer where a budget stands and the endpoint names none: what every model can give.
 ANSWER_TOKENS = 4096
@@ -199,7 +200,7 @@ def _reserves(
         cost = price(endpoint, expected)
         if cost is None:
             raise UnpricedModel(
-                f"Nothing is known of the price of the model {endpoint.model!r}.",
+                say("Nothing is known of the price of the model {model!r}.", model=endpoint.model),
                 rule="budget:microusd",
                 remedy="Enter its prices at the model endpoint, or remove the money budget.",
             )
@@ -214,8 +215,11 @@ def _as_told(asking: Asking, unit: str) -> int:
         last = None  # another model's, which counts in its own way
     if last is not None and not last.get("usage_known", True):
         raise UnknownUsage(
-            f"The model {asking.endpoint.model!r} didn't tell how many tokens its last turn "
-            "used, so its budget can't be kept.",
+            say(
+                "The model {model!r} didn't tell how many tokens its last turn "
+                "used, so its budget can't be kept.",
+                model=asking.endpoint.model,
+            ),
             rule=f"budget:{unit}",
             remedy="Use an endpoint that reports usage, or remove the budgets of tokens and money.",
         )

@@ -35,6 +35,7 @@ from bonobot.lib.canonical import canonical, digest
 from bonobot.lib.known_secrets import without_secrets
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import storable, visible
 from mcp_servers.asked_back import sampling_tokens
 from mcp_servers.connections.host import Rejected
@@ -207,7 +208,9 @@ def _consented(session: Session, server_id: UUID, wanted: Wanted, once: str) -> 
         return approval
     denied = approval.state == Approval.State.DENIED
     raise Refused(
-        f"{approval.decided_by} denied it." if denied else "Nobody answered in time.",
+        say("{decided_by} denied it.", decided_by=approval.decided_by)
+        if denied
+        else "Nobody answered in time.",
         code="approval_denied" if denied else "approval_expired",
         rule=RULE,
     )

@@ -25,6 +25,7 @@ from bonobot.lib import tracing
 from bonobot.lib.ordered_ids import ordered_id
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.lib.together import together
 from bonobot.tenancy.principals import Principal
 
@@ -263,7 +264,7 @@ def says_something(endpoint: port.Endpoint, reply: port.Reply) -> None:
         "length": "its longest answer was used up before it said anything",
     }.get(reply.finish, "it stopped without a word")
     raise port.ModelError(
-        f"The model {endpoint.title!r} answered nothing: {why}.",
+        say("The model {title!r} answered nothing: {why}.", title=endpoint.title, why=why),
         code="model_no_answer",
         remedy="Ask in other words, allow longer answers, or choose another model.",
         retryable=reply.finish not in ("content_filter", "length"),

@@ -12,6 +12,7 @@ from agents.named import agents_named, give, recorded, store
 from agents.sessions.requests import require_run, start
 from agents.skills.rendering import check_text, read_arguments, render, text_of
 from bonobot.lib.problems import Conflict, Forbidden, Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.digests import digest
@@ -96,14 +97,18 @@ def run_skill(
     require_run(principal, agent)
     if not skill.given.filter(agent=agent).exists():
         raise Forbidden(
-            f"The agent `{agent.slug}` does not have the skill `{skill.name}`.",
+            say(
+                "The agent `{agent_slug}` does not have the skill `{skill}`.",
+                agent_slug=agent.slug,
+                skill=skill.name,
+            ),
             code="skill_not_given",
             rule="skill:given",
             remedy="Give it the skill first, or choose an agent that has it.",
         )
     if not skill.enabled:
         raise Conflict(
-            f"The skill `{skill.name}` is switched off.",
+            say("The skill `{skill}` is switched off.", skill=skill.name),
             code="skill_disabled",
             remedy="An operator or owner can switch it on.",
         )
@@ -114,7 +119,7 @@ def _put(skill: Skill, spec: SkillSpec) -> list[str]:
     """Set what the specification says; return the fields that changed. Raises `Invalid`."""
     if not _NAME.fullmatch(spec.name):
         raise Invalid(
-            f"{spec.name[:100]!r} is no name for a skill.",
+            say("{spec!r} is no name for a skill.", spec=spec.name[:100]),
             field="name",
             remedy="Use letters, digits, `-` and `_`; at most 64.",
         )
@@ -126,9 +131,9 @@ def _put(skill: Skill, spec: SkillSpec) -> list[str]:
     for name, longest in _LONGEST.items():
         if len(said.get(name, "")) > longest:
             raise Invalid(
-                f"It has {len(said[name])} characters.",
+                say("It has {count} characters.", count=len(said[name])),
                 field=name,
-                remedy=f"At most {longest} are kept.",
+                remedy=say("At most {longest} are kept.", longest=longest),
             )
     if spec.arguments is not None:
         said["arguments"] = [one.as_dict() for one in read_arguments(spec.arguments)]

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from agents.skills.rendering import Argument
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 
 FORM = 'NAME[!][=DEFAULT][["A", "B"]][:DESCRIPTION]'
 _LINE = re.compile(
@@ -62,7 +63,7 @@ def write_lines(arguments: Iterable[Argument]) -> str:
 
 def _unreadable(line: str) -> Invalid:
     return Invalid(
-        f"{line.strip()[:100]!r} declares no argument.",
+        say("{line!r} declares no argument.", line=line.strip()[:100]),
         field="arguments",
-        remedy=f"Write {FORM}, one in a line.",
+        remedy=say("Write {form}, one in a line.", form=FORM),
     )

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 
 MOST_ARGUMENTS = 20
 MOST_CHOICES = 100
@@ -65,18 +66,21 @@ def read_arguments(said: Iterable[Mapping[str, Any]]) -> tuple[Argument, ...]:
         where = f"arguments[{index}]"
         if strange := sorted(set(one) - set(Argument.__dataclass_fields__)):
             raise Invalid(
-                f"An argument has no member {strange[0]!r}.",
+                say("An argument has no member {strange!r}.", strange=strange[0]),
                 field=f"{where}.{strange[0]}",
-                remedy=f"Use: {', '.join(Argument.__dataclass_fields__)}.",
+                remedy=say(
+                    "Use: {dataclass_fields}.",
+                    dataclass_fields=", ".join(Argument.__dataclass_fields__),
+                ),
             )
         choices = one.get("choices") or ()
         found.append(Argument(**{**one, "choices": tuple(choices)}))
         _check_argument(found[-1], where, {other.name for other in found[:-1]})
     if len(found) > MOST_ARGUMENTS:
         raise Invalid(
-            f"There are {len(found)} arguments.",
+            say("There are {count} arguments.", count=len(found)),
             field="arguments",
-            remedy=f"A skill has at most {MOST_ARGUMENTS}.",
+            remedy=say("A skill has at most {most_arguments}.", most_arguments=MOST_ARGUMENTS),
         )
     return tuple(found)
 
@@ -91,7 +95,10 @@ def check_text(text: str, arguments: Sequence[Argument]) -> None:
     declared = {one.name for one in arguments}
     if strange := [hole for hole in holes(text) if hole not in declared]:
         raise Invalid(
-            f"The text asks for `${{{strange[0][:100]}}}`, which no argument declares.",
+            say(
+                "The text asks for `${{{strange}}}`, which no argument declares.",
+                strange=strange[0][:100],
+            ),
             code="undeclared_argument",
             field="text",
             remedy="Declare an argument of this name, or take it out of the text.",
@@ -106,10 +113,14 @@ def render(skill: SkillText, given: Mapping[str, str]) -> str:
     declared = {one.name: one for one in skill.arguments}
     if strange := sorted(set(given) - declared.keys()):
         raise Invalid(
-            f"The skill `{skill.name}` has no argument {strange[0][:100]!r}.",
+            say(
+                "The skill `{skill}` has no argument {strange!r}.",
+                skill=skill.name,
+                strange=strange[0][:100],
+            ),
             code="unknown_argument",
             field=f"arguments.{strange[0][:100]}",
-            remedy=f"It has: {', '.join(declared) or 'none'}.",
+            remedy=say("It has: {declared}.", declared=", ".join(declared) or "none"),
         )
     values = {name: _value(skill.name, one, given.get(name)) for name, one in declared.items()}
     return _HOLE.sub(lambda hole: values.get(hole[1], hole[0]), skill.text)
@@ -143,22 +154,26 @@ def _value(skill: str, one: Argument, said: str | None) -> str:
     value = said or one.default
     if not value and one.required:
         raise Invalid(
-            f"The skill `{skill}` needs the argument `{one.name}`.",
+            say("The skill `{skill}` needs the argument `{name}`.", skill=skill, name=one.name),
             code="missing_argument",
             field=where,
             remedy=one.description or "Give it a value.",
         )
     if len(value) > LONGEST_ARGUMENT:
         raise Invalid(
-            f"The argument `{one.name}` has {len(value)} characters.",
+            say("The argument `{name}` has {count} characters.", name=one.name, count=len(value)),
             field=where,
-            remedy=f"At most {LONGEST_ARGUMENT} are taken.",
+            remedy=say("At most {longest_argument} are taken.", longest_argument=LONGEST_ARGUMENT),
         )
     if value and one.choices and value not in one.choices:
         raise Invalid(
-            f"{value[:100]!r} is no choice for the argument `{one.name}`.",
+            say(
+                "{value!r} is no choice for the argument `{name}`.",
+                value=value[:100],
+                name=one.name,
+            ),
             field=where,
-            remedy=f"Choose one of: {', '.join(one.choices)}.",
+            remedy=say("Choose one of: {choices}.", choices=", ".join(one.choices)),
         )
     return value
 
@@ -167,19 +182,19 @@ def _check_argument(one: Argument, where: str, others: set[str]) -> None:
     texts = {"name": one.name, "description": one.description, "default": one.default}
     if wrong := [name for name, value in texts.items() if not isinstance(value, str)]:
         raise Invalid(
-            f"The {wrong[0]} of an argument is a text.",
+            say("The {wrong} of an argument is a text.", wrong=wrong[0]),
             field=f"{where}.{wrong[0]}",
             remedy="Quote it.",
         )
     if not _NAME.fullmatch(one.name):
         raise Invalid(
-            f"{one.name[:100]!r} is no name for an argument.",
+            say("{name!r} is no name for an argument.", name=one.name[:100]),
             field=f"{where}.name",
             remedy="Use small letters, digits and `_`, beginning with a letter; at most 64.",
         )
     if one.name in others:
         raise Invalid(
-            f"The argument `{one.name}` is there twice.",
+            say("The argument `{name}` is there twice.", name=one.name),
             field=f"{where}.name",
             remedy="Keep one of them.",
         )
@@ -189,14 +204,22 @@ def _check_argument(one: Argument, where: str, others: set[str]) -> None:
         )
     words = (one.description, one.default, *one.choices)
     if len(one.choices) > MOST_CHOICES or any(len(text) > _LONGEST_WORDS for text in words):
-        raise Invalid(
-            f"The argument `{one.name}` says too much.",
-            field=where,
-            remedy=f"At most {MOST_CHOICES} choices; texts of {_LONGEST_WORDS} characters.",
-        )
+        raise _too_much(one, where)
     if one.default and one.choices and one.default not in one.choices:
         raise Invalid(
-            f"The default of `{one.name}` is none of its choices.",
+            say("The default of `{name}` is none of its choices.", name=one.name),
             field=f"{where}.default",
             remedy="Choose one of them.",
         )
+
+
+def _too_much(one: Argument, where: str) -> Invalid:
+    return Invalid(
+        say("The argument `{name}` says too much.", name=one.name),
+        field=where,
+        remedy=say(
+            "At most {most} choices; texts of {longest} characters.",
+            most=MOST_CHOICES,
+            longest=_LONGEST_WORDS,
+        ),
+    )

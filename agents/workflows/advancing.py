@@ -9,6 +9,7 @@ from agents.llm.framing import frame_for, framed
 from agents.workflows.definitions import StepText, WorkflowText
 from agents.workflows.references import filled, look
 from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.sayings import say
 from mcp_servers.schemas import NeedsConfinement, fit
 
 
@@ -70,7 +71,7 @@ def advance(
             return _begin(number, step, values)
         if found.state not in ("done", "skipped") and step.on_error == "stop":
             raise StepFailed(
-                f"The step `{step.id}` failed: {found.text[:500]}",
+                say("The step `{step_id}` failed: {text}", step_id=step.id, text=found.text[:500]),
                 code=found.code or StepFailed.code,
                 field=f"steps.{step.id}",
                 remedy="Its page shows what was asked and answered.",
@@ -98,7 +99,7 @@ def holds(values: Mapping[str, Any], pointer: str, schema: Any) -> bool:
         return there and fit({"properties": {"it": schema}}, {"it": found})
     except NeedsConfinement:
         raise Invalid(
-            f"What {pointer} means is too large for a condition.",
+            say("What {pointer} means is too large for a condition.", pointer=pointer),
             code="condition_too_large",
             field=pointer,
             remedy="Ask something of a smaller part.",

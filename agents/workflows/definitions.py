@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from agents.workflows.references import pointers
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from mcp_servers.schemas import judge
 
 MOST_STEPS = 50
@@ -75,7 +76,11 @@ def _steps(said: Any) -> tuple[StepText, ...]:
     if not isinstance(said, list) or not said:
         raise _wrong("steps", "A workflow has steps.", "Write a list of at least one.")
     if len(said) > MOST_STEPS:
-        raise _wrong("steps", f"There are {len(said)} steps.", f"At most {MOST_STEPS}.")
+        raise _wrong(
+            "steps",
+            say("There are {count} steps.", count=len(said)),
+            say("At most {most_steps}.", most_steps=MOST_STEPS),
+        )
     found: list[StepText] = []
     for index, one in enumerate(said):
         found.append(_step(one, f"steps[{index}]", {step.id: True for step in found}))
@@ -87,13 +92,19 @@ def _step(said: Any, path: str, before: Mapping[str, bool]) -> StepText:
     _refuse_others(whole, _STEP, path)
     name = _text(whole, "id", path, pattern=_ID)
     if name in before:
-        raise _wrong(f"{path}.id", f"There are two steps `{name}`.", "Give one another id.")
+        raise _wrong(
+            f"{path}.id", say("There are two steps `{name}`.", name=name), "Give one another id."
+        )
     if ("call" in whole) == ("agent" in whole):
         raise _wrong(path, "A step calls a tool or asks an agent.", "Write `call` or `agent`.")
     kind = ("call", "arguments") if "call" in whole else ("agent", "message")
     other = {"arguments", "message"} - set(kind)
     if strange := sorted(other & whole.keys()):
-        raise _wrong(f"{path}.{strange[0]}", f"`{strange[0]}` isn't of a `{kind[0]}`.", "Leave it.")
+        raise _wrong(
+            f"{path}.{strange[0]}",
+            say("`{strange}` isn't of a `{kind}`.", strange=strange[0], kind=kind[0]),
+            "Leave it.",
+        )
     for member in (kind[1], "when"):
         _check_references(whole.get(member), f"{path}.{member}", before)
     return StepText(
@@ -138,15 +149,18 @@ def _check_pointer(pointer: str, path: str, before: Mapping[str, bool]) -> None:
     if not pointer.startswith("/") or parts[1] not in ROOTS:
         raise _wrong(
             path,
-            f"`{pointer[:100]}` points to nothing.",
+            say("`{pointer}` points to nothing.", pointer=pointer[:100]),
             "Begin with /inputs/… or /steps/ID/…, such as /steps/fetch/text.",
             code="bad_reference",
         )
     if parts[1] == "steps" and (len(parts) < 3 or parts[2] not in before):
         raise _wrong(
             path,
-            f"`{pointer[:100]}` means no step before this one.",
-            f"Steps before it: {', '.join(one for one in before if one != 'inputs') or 'none'}.",
+            say("`{pointer}` means no step before this one.", pointer=pointer[:100]),
+            say(
+                "Steps before it: {before}.",
+                before=", ".join(one for one in before if one != "inputs") or "none",
+            ),
             code="bad_reference",
         )
 
@@ -179,9 +193,15 @@ def _text(
     where = f"{path}.{name}".lstrip(".")
     said = whole.get(name, "")
     if not isinstance(said, str) or (required and not said.strip()):
-        raise _wrong(where, f"`{name}` is a text.", f"Write the {name}.")
+        raise _wrong(
+            where, say("`{name}` is a text.", name=name), say("Write the {name}.", name=name)
+        )
     if pattern and not pattern.fullmatch(said):
-        raise _wrong(where, f"{said[:100]!r} is no {name}.", "Use letters, digits and `_`.")
+        raise _wrong(
+            where,
+            say("{said!r} is no {name}.", said=said[:100], name=name),
+            "Use letters, digits and `_`.",
+        )
     return said
 
 
@@ -190,12 +210,18 @@ def _on_error(said: Any, path: str) -> Literal["stop", "continue"]:
         return "continue"
     if said == "stop":
         return "stop"
-    raise _wrong(f"{path}.on_error", f"{str(said)[:100]!r} is none.", "Use stop or continue.")
+    raise _wrong(
+        f"{path}.on_error", say("{said!r} is none.", said=str(said)[:100]), "Use stop or continue."
+    )
 
 
 def _seconds(said: Any) -> int:
     if not isinstance(said, int) or isinstance(said, bool) or not 1 <= said <= LONGEST_RUN_S:
-        raise _wrong("max_run_s", "A whole number of seconds.", f"From 1 to {LONGEST_RUN_S}.")
+        raise _wrong(
+            "max_run_s",
+            "A whole number of seconds.",
+            say("From 1 to {longest_run_s}.", longest_run_s=LONGEST_RUN_S),
+        )
     return said
 
 
@@ -204,8 +230,8 @@ def _refuse_others(whole: Mapping[str, Any], known: tuple[str, ...], path: str) 
         where = f"{path}.{strange[0][:100]}".lstrip(".")
         raise _wrong(
             where,
-            f"There is no member `{strange[0][:100]}` here.",
-            f"Members: {', '.join(known)}.",
+            say("There is no member `{strange}` here.", strange=strange[0][:100]),
+            say("Members: {known}.", known=", ".join(known)),
             code="unknown_field",
         )
 

@@ -11,6 +11,7 @@ from agents.models.workflows import LONGEST_SOURCE
 from agents.named import agents_named, give, recorded, store
 from agents.workflows.definitions import WorkflowText, read_workflow
 from bonobot.lib.problems import Conflict, Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.digests import digest
@@ -38,9 +39,9 @@ def plain(source: str) -> Any:
     """Return what a definition's text holds as plain values; raises `Invalid` with the line."""
     if len(source) > LONGEST_SOURCE:
         raise Invalid(
-            f"The definition has {len(source)} characters.",
+            say("The definition has {count} characters.", count=len(source)),
             field="source",
-            remedy=f"At most {LONGEST_SOURCE} are taken.",
+            remedy=say("At most {longest_source} are taken.", longest_source=LONGEST_SOURCE),
         )
     try:
         reading = read_yaml(source) if is_yaml(source) else read(source)
@@ -109,7 +110,7 @@ def approve_workflow(principal: Principal, workflow: Workflow, seen: str = "") -
     with recorded(principal, workflow, "workflow_approved", details):
         if not mine.update(approved_digest=seen or workflow.digest):
             raise Conflict(
-                f"The workflow `{workflow.name}` was changed meanwhile.",
+                say("The workflow `{workflow}` was changed meanwhile.", workflow=workflow.name),
                 code="definition_changed",
                 field="digest",
                 remedy="Look at it as it is now, and approve that.",
@@ -128,7 +129,7 @@ def remove_workflow(principal: Principal, workflow: Workflow) -> None:
 def _put(principal: Principal, workflow: Workflow, spec: WorkflowSpec) -> None:
     if not _NAME.fullmatch(spec.name):
         raise Invalid(
-            f"{spec.name[:100]!r} is no name for a workflow.",
+            say("{spec!r} is no name for a workflow.", spec=spec.name[:100]),
             field="name",
             remedy="Use letters, digits, `-` and `_`; at most 64.",
         )

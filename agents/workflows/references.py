@@ -10,6 +10,7 @@ from typing import Any
 
 from bonobot.lib.canonical import canonical
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 
 _REFERENCE = re.compile(r"\$\{(/[^}]*?)(?::-([^}]*))?\}")
 _MARKED = re.compile(r"\$\{([^}]*)\}")
@@ -77,7 +78,7 @@ def _value(one: re.Match[str], values: Mapping[str, Any]) -> Any:
     if one[2] is not None:
         return one[2]
     raise Unresolved(
-        f"`{one[1][:200]}` means nothing in this run.",
+        say("`{one}` means nothing in this run.", one=one[1][:200]),
         field=one[1][:200],
         remedy="Correct it, say what stands instead (`${/…:-nothing}`), or ask with `when`.",
     )

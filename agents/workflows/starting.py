@@ -15,6 +15,7 @@ from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import change
 from bonobot.lib.known_secrets import without_secrets
 from bonobot.lib.problems import Conflict, Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import storable
 from bonobot.tenancy.principals import Principal
 from mcp_servers.schemas import NeedsConfinement, check_arguments, judge
@@ -117,7 +118,7 @@ def checked(workflow: Workflow, inputs: Mapping[str, Any]) -> WorkflowText:
     """Return what a workflow says; raises for inputs that don't fit, or where it is off."""
     if not workflow.enabled:
         raise Conflict(
-            f"The workflow `{workflow.name}` is switched off.",
+            say("The workflow `{workflow}` is switched off.", workflow=workflow.name),
             code="workflow_disabled",
             remedy="An operator or owner can switch it on.",
         )

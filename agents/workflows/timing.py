@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from celery.schedules import ParseException, crontab_parser
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 
 SHORTEST_S = 60
 LONGEST_S = 366 * 86_400
@@ -45,9 +46,13 @@ class Timing:
             return _next_of(_Cron.read(self.cron), zone, now)
         if not SHORTEST_S <= self.every_s <= LONGEST_S:
             raise Invalid(
-                f"The period is {self.every_s} s.",
+                say("The period is {every_s} s.", every_s=self.every_s),
                 field="every_s",
-                remedy=f"Use a whole number of seconds from {SHORTEST_S} to {LONGEST_S}.",
+                remedy=say(
+                    "Use a whole number of seconds from {shortest_s} to {longest_s}.",
+                    shortest_s=SHORTEST_S,
+                    longest_s=LONGEST_S,
+                ),
             )
         period = timedelta(seconds=self.every_s)
         begin = due or now
@@ -69,7 +74,7 @@ class _Cron:
     def read(cls, text: str) -> "_Cron":
         fields = text.split()
         if len(fields) != len(_FIELDS):
-            raise _bad(text, f"it has {len(fields)} fields")
+            raise _bad(text, say("it has {count} fields", count=len(fields)))
         found = []
         for said, (many, first) in zip(fields, _FIELDS, strict=True):
             try:
@@ -107,7 +112,7 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (ValueError, OSError, KeyError):
         raise Invalid(
-            f"There is no time zone {name[:64]!r}.",
+            say("There is no time zone {name!r}.", name=name[:64]),
             field="time_zone",
             remedy="Use a name of the IANA database, such as UTC or Europe/Berlin.",
         ) from None
@@ -115,7 +120,7 @@ def _zone(name: str) -> ZoneInfo:
 
 def _bad(text: str, why: str) -> Invalid:
     return Invalid(
-        f"{text[:100]!r} is no cron expression: {why[:200]}.",
+        say("{text!r} is no cron expression: {why}.", text=text[:100], why=why[:200]),
         field="cron",
         remedy="Write minute, hour, day of month, month, day of week, such as 30 6 * * mon-fri.",
     )

@@ -20,6 +20,7 @@ from agents.workflows.references import pointers
 from agents.workflows.starting import check_inputs
 from agents.workflows.timing import Timing
 from bonobot.lib.problems import Conflict, Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 
@@ -120,14 +121,16 @@ def set_triggers(principal: Principal, workflow: Workflow, specs: Sequence[Trigg
 def _put(row: Trigger, spec: TriggerSpec) -> None:
     if not _NAME.fullmatch(spec.name):
         raise Invalid(
-            f"{spec.name[:100]!r} is no name for a trigger.",
+            say("{spec!r} is no name for a trigger.", spec=spec.name[:100]),
             field="name",
             remedy="Use letters, digits, `-` and `_`; at most 64.",
         )
     row.name = spec.name
     if not row._state.adding and spec.kind not in (None, row.kind):
         raise Invalid(
-            f"The trigger is a {row.kind}.", field="kind", remedy="Remove it, and make another one."
+            say("The trigger is a {row_kind}.", row_kind=row.kind),
+            field="kind",
+            remedy="Remove it, and make another one.",
         )
     row.kind = spec.kind or row.kind
     if row.kind not in Trigger.Kind.values:
@@ -138,9 +141,11 @@ def _put(row: Trigger, spec: TriggerSpec) -> None:
             setattr(row, name, value)
     if not 1 <= row.per_minute <= MOST_PER_MINUTE:
         raise Invalid(
-            f"{row.per_minute} runs a minute can't be set.",
+            say("{per_minute} runs a minute can't be set.", per_minute=row.per_minute),
             field="per_minute",
-            remedy=f"Use a whole number from 1 to {MOST_PER_MINUTE}.",
+            remedy=say(
+                "Use a whole number from 1 to {most_per_minute}.", most_per_minute=MOST_PER_MINUTE
+            ),
         )
     if spec.inputs is not None:
         row.inputs = dict(spec.inputs)
@@ -175,7 +180,7 @@ def _check_references(row: Trigger) -> None:
     for pointer in _found(row.inputs):
         if not root or pointer.split("/")[:2] != ["", "body"]:
             raise Invalid(
-                f"`{pointer[:100]}` points to nothing.",
+                say("`{pointer}` points to nothing.", pointer=pointer[:100]),
                 code="bad_reference",
                 field="inputs",
                 remedy="Begin with /body, such as ${/body/alerts/0/status}."
@@ -198,7 +203,7 @@ def _found(said: Any) -> Iterator[str]:
 def _refuse_too_many(workflow: Workflow) -> None:
     if workflow.triggers.count() >= MOST_TRIGGERS:
         raise Conflict(
-            f"The workflow has {MOST_TRIGGERS} triggers.",
+            say("The workflow has {most_triggers} triggers.", most_triggers=MOST_TRIGGERS),
             code="too_many_triggers",
             remedy="Remove one that isn't needed any more.",
         )

@@ -11,7 +11,7 @@ from agents.governance.explaining import explain
 from agents.governance.kits import KITS
 from agents.governance.snapshots import snapshots
 from agents.models import Agent, ModelEndpoint, Session
-from agents.registration import AgentSpec, add_agent, alter_agent
+from agents.registration import AgentSpec, add_agent, alter_agent, remove_agent
 from agents.tool_policies import policy_text, set_policy
 from bonobot.cli import chat, keeping, replaying, running, watching
 from bonobot.cli.agent_bounds import SET
@@ -204,6 +204,13 @@ def _explain(cli: Cli, options: argparse.Namespace) -> None:
     cli.say(f"Who can change it: {told['who']}.")
 
 
+def _remove(cli: Cli, options: argparse.Namespace) -> None:
+    agent = find(cli, options.slug)
+    remove_agent(cli.principal, agent)
+    cli.emit({"removed": options.slug})
+    cli.say(f"{options.slug} is removed.")
+
+
 def _switch(enabled: bool) -> Callable[[Cli, argparse.Namespace], None]:
     def switch(cli: Cli, options: argparse.Namespace) -> None:
         agent = find(cli, options.slug)
@@ -293,6 +300,13 @@ VERBS = (
         _switch(False),
         _switch_arguments,
         ("agents disable demo",),
+    ),
+    Verb(
+        "remove",
+        "Remove an agent with its sessions, bindings and own servers; the audit stays.",
+        _remove,
+        _switch_arguments,
+        ("agents remove demo",),
     ),
     Verb(
         "explain",

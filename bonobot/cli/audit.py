@@ -8,10 +8,11 @@ from typing import IO, Any
 
 from bonobot.cli.group import Cli, Failed, Verb, moment, table
 from bonobot.cli.replaying import REPLAY
-from bonobot.ledger import anchors, exporting, retention
+from bonobot.ledger import anchors, archiving, exporting, retention
+from bonobot.ledger.anchors import Anchor
 from bonobot.ledger.entries import EVENT_TYPES
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.verify import Report, verify, verify_exported
+from bonobot.ledger.verify import Report, step, verify_exported
 from bonobot.lib.problems import Invalid
 
 
@@ -79,11 +80,16 @@ def _verify_arguments(parser: argparse.ArgumentParser) -> None:
         "--heads", metavar="FILE", help="compare with heads that were kept elsewhere"
     )
     parser.add_argument("--file", metavar="FILE", help="check an exported file, not the database")
+    parser.add_argument(
+        "--continue",
+        dest="onward",
+        action="store_true",
+        help="go on where the last one was stopped, or read what came since it ended",
+    )
 
 
 def _verify(cli: Cli, options: argparse.Namespace) -> None:
-    with cli.waiting("Reading the audit"):
-        report = _report(cli, options)
+    report = _report(cli, options)
     faults = [str(fault) for fault in report.faults]
     cli.emit(
         {
@@ -108,12 +114,16 @@ def _report(cli: Cli, options: argparse.Namespace) -> Report:
     organization_id = cli.principal.organization_id
     try:
         if options.file:
-            with Path(options.file).open(encoding="utf-8") as lines:
+            with (
+                cli.waiting("Reading the file"),
+                Path(options.file).open(encoding="utf-8") as lines,
+            ):
                 return verify_exported(exporting.read(lines))
         if not options.heads:
-            return verify(organization_id, anchors.anchors(organization_id, anchors.kept_lines()))
-        with Path(options.heads).open(encoding="utf-8") as lines:
-            return verify(organization_id, anchors.anchors(organization_id, lines))
+            known = list(anchors.anchors(organization_id, anchors.kept_lines()))
+        else:
+            with Path(options.heads).open(encoding="utf-8") as lines:
+                known = list(anchors.anchors(organization_id, lines))
     except (OSError, ValueError) as error:
         path = options.file or options.heads or str(anchors.folder())
         raise Invalid(
@@ -122,6 +132,18 @@ def _report(cli: Cli, options: argparse.Namespace) -> Report:
             field="--file" if options.file else "--heads",
             remedy="Name a file that `bonobot audit` wrote.",
         ) from error
+    return _stepwise(cli, known, afresh=not options.onward)
+
+
+def _stepwise(cli: Cli, known: list[Anchor], *, afresh: bool) -> Report:
+    """Verify to the end, step by step; whoever stops it can go on with `--continue`."""
+    with cli.share("Reading the audit") as show:
+        while True:
+            standing = step(cli.principal.organization_id, anchors=known, afresh=afresh)
+            show(standing.share)
+            if standing.done:
+                return standing.report()
+            afresh = False
 
 
 def _heads(cli: Cli, options: argparse.Namespace) -> None:
@@ -177,12 +199,19 @@ def _prune_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--before", type=moment, metavar="TIME", required=True, help="2026-01-01, 90d"
     )
+    parser.add_argument("--dry-run", action="store_true", help="say what would leave, and stop")
+    parser.add_argument("--archive", metavar="FILE", help="write there what leaves, before it does")
     parser.add_argument("--yes", action="store_true", help="don't ask")
 
 
 def _prune(cli: Cli, options: argparse.Namespace) -> None:
     organization_id = cli.principal.organization_id
-    old = AuditRow.objects.of(organization_id).filter(opened_at__lt=options.before).count()
+    planned = retention.plan(organization_id, before=options.before)
+    old = planned.rows
+    if options.dry_run:
+        cli.emit({"rows": old, "seq": planned.seq, "dry_run": True})
+        cli.say(f"{old} rows would be removed; the chain would go on behind {planned.seq}.")
+        return
     question = f"Remove {old} rows from before {options.before:%Y-%m-%d %H:%M} for ever?"
     if old and not options.yes and not cli.confirm(question):
         raise Invalid(
@@ -191,7 +220,20 @@ def _prune(cli: Cli, options: argparse.Namespace) -> None:
             field="--yes",
             remedy="Add --yes.",
         )
-    done = retention.prune(organization_id, before=options.before, actor=cli.principal.actor)
+    how: dict[str, Any] = {"before": options.before, "actor": cli.principal.actor}
+    try:
+        done = (
+            archiving.prune(organization_id, file=Path(options.archive), **how)
+            if options.archive
+            else retention.prune(organization_id, **how)
+        )
+    except OSError as error:
+        raise Invalid(
+            f"{options.archive!r} can't be written: {error}",
+            code="unusable_file",
+            field="--archive",
+            remedy="Name a new file in a folder that you may write to; nothing was removed.",
+        ) from error
     cli.emit({"rows": done.rows, "seq": done.seq})
     cli.say(f"{done.rows} rows were removed; the chain goes on behind {done.seq}.")
 
@@ -211,6 +253,7 @@ VERBS = (
         _verify_arguments,
         (
             "audit verify",
+            "audit verify --continue",
             "audit verify --heads /backup/2026-11.jsonl",
             "audit verify --file a.jsonl",
         ),
@@ -234,6 +277,10 @@ VERBS = (
         "Remove old rows, leaving a signed checkpoint that the rest is verified from.",
         _prune,
         _prune_arguments,
-        ("audit prune --before 365d", "audit prune --before 2026-01-01 --yes --json"),
+        (
+            "audit prune --before 365d --dry-run",
+            "audit prune --before 365d --archive 2025.jsonl",
+            "audit prune --before 2026-01-01 --yes --json",
+        ),
     ),
 )

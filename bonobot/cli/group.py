@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import DatabaseError
 from django.utils import timezone
 from rich.console import Console
 from rich.progress import Progress
@@ -23,8 +24,8 @@ from rich.prompt import Confirm, Prompt
 from rich.table import Table
 from rich.text import Text
 
-from bonobot import __version__
-from bonobot.lib.problems import Invalid, NotFound, Problem
+from bonobot import __version__, health
+from bonobot.lib.problems import Invalid, NotFound, Problem, Unavailable
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal, cli_principal
@@ -126,6 +127,16 @@ class Cli:
             bar = shown.add_task(text, total=total)
             yield lambda: shown.advance(bar)
 
+    @contextmanager
+    def share(self, text: str) -> Iterator[Callable[[float], object]]:
+        """Show how much is done, on a terminal; call what is given with the share, 0 to 1."""
+        if self.as_json or not self.err.is_terminal:
+            yield lambda share: None
+            return
+        with Progress(console=self.err, transient=True) as shown:
+            bar = shown.add_task(text, total=1.0)
+            yield lambda share: shown.update(bar, completed=share)
+
     def show_problem(self, problem: Problem) -> None:
         """Print a problem on stderr: code, field, sentence, remedy."""
         if self.as_json:
@@ -175,6 +186,21 @@ class Group(BaseCommand):
             sys.exit(1)
         except Failed:
             sys.exit(1)
+        except DatabaseError:
+            lacking = _unready()
+            if lacking is None:
+                raise
+            cli.show_problem(lacking)
+            sys.exit(1)
+
+
+def _unready() -> Unavailable | None:
+    """Return what a database that can't be worked with lacks; None where it lacks nothing."""
+    fault = health.fault()
+    if not fault:
+        return None
+    remedy = "`bonobot up` applies them, too." if "migrate" in fault else "See `bonobot doctor`."
+    return Unavailable(f"{fault}.", code="database_unavailable", remedy=remedy)
 
 
 def table(*columns: str, rows: Sequence[Sequence[Any]], empty: str) -> Any:

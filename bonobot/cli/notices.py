@@ -47,7 +47,7 @@ def _channels(cli: Cli, options: argparse.Namespace) -> None:
         (c["name"], c["kind"], c["goes_to"], ", ".join(c["events"]) or "everything", c["enabled"])
         for c in found
     ]
-    empty = "Nobody is told yet. Add a channel in the admin, or by POST /api/notice-channels."
+    empty = "Nobody is told yet. Add a channel: bonobot notices add NAME --url URL"
     cli.emit(found, table("NAME", "KIND", "GOES TO", "EVENTS", "ON", rows=shown, empty=empty))
 
 

@@ -9,9 +9,11 @@ from bonobot.cli.group import Cli, Verb, table
 from bonobot.lib.problems import Invalid
 from bonobot.tenancy.members import save_organization
 from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import cli_principal
 
 # Left out, which is something else than `default`.
 UNSAID: Any = object()
+FLAGS = ("four_eyes", "second_factor", "single_sign_on")
 
 
 def _current(cli: Cli) -> Organization:
@@ -24,8 +26,11 @@ def _as_json(organization: Organization, reach: Reach) -> dict[str, Any]:
         "name": organization.name,
         "halted_at": organization.halted_at,
         "four_eyes": organization.four_eyes,
+        "second_factor": organization.second_factor,
+        "single_sign_on": organization.single_sign_on,
         "approval_hours": organization.approval_hours,
         "calls_per_minute": organization.calls_per_minute,
+        "audit_days": organization.audit_days,
         **reach.as_dict(),
     }
 
@@ -37,6 +42,19 @@ def _show(cli: Cli, options: argparse.Namespace) -> None:
     cli.emit(found, table("", "", rows=rows, empty=""))
     if organization.halted_at is not None:
         cli.say(f"It is halted. Let it go on: bonobot org resume --org {organization.slug}")
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("slug", metavar="SLUG", help="short name, as `--org` takes it")
+    parser.add_argument("--name", default="", help="what people read (default: the slug)")
+
+
+def _add(cli: Cli, options: argparse.Namespace) -> None:
+    made = Organization(slug=options.slug, name=options.name or options.slug)
+    # Of no organization yet: whoever has the host makes it, and is told apart by that in its audit.
+    save_organization(cli_principal(made), made, adding=True)
+    cli.emit(_as_json(made, reach_of(made)))
+    cli.say(f"{made.slug} is made. Invite its owner: bonobot members invite EMAIL --role owner")
 
 
 def _number(text: str) -> int | None:
@@ -60,21 +78,40 @@ def _set_arguments(parser: argparse.ArgumentParser) -> None:
         help="hours to answer a call that waits; default: as the settings say",
     )
     parser.add_argument(
+        "--audit-days",
+        type=_number,
+        metavar="N",
+        default=UNSAID,
+        help="days that rows of the audit stay; 0: for ever, default: as the settings say",
+    )
+    parser.add_argument(
         "--four-eyes",
         action=argparse.BooleanOptionalAction,
         default=UNSAID,
         help="nobody approves the calls they asked for",
     )
+    parser.add_argument(
+        "--second-factor",
+        action=argparse.BooleanOptionalAction,
+        default=UNSAID,
+        help="everybody needs a second factor",
+    )
+    parser.add_argument(
+        "--single-sign-on",
+        action=argparse.BooleanOptionalAction,
+        default=UNSAID,
+        help="everybody signs in by an identity provider; --no-… lets passwords in again",
+    )
 
 
 def _set(cli: Cli, options: argparse.Namespace) -> None:
-    names = ("calls_per_minute", "approval_hours", "four_eyes")
+    names = ("calls_per_minute", "approval_hours", "audit_days", *FLAGS)
     said = {name: value for name in names if (value := getattr(options, name)) is not UNSAID}
     if not said:
         raise Invalid(
             "Nothing is said.",
             field="org set",
-            remedy="Give one of: --calls-per-minute, --approval-hours, --four-eyes.",
+            remedy="Give one of the options that `bonobot org set --help` lists.",
         )
     organization = _current(cli)
     for name, value in said.items():
@@ -122,10 +159,14 @@ VERBS = (
     ),
     Verb(
         "set",
-        "Set how fast the organization may call, and how calls that wait are answered.",
+        "Set the organization's rate, how calls that wait are answered, how long the audit stays.",
         _set,
         _set_arguments,
-        ("org set --calls-per-minute 600", "org set --calls-per-minute default --four-eyes"),
+        (
+            "org set --calls-per-minute 600",
+            "org set --audit-days 365",
+            "org set --calls-per-minute default --four-eyes",
+        ),
     ),
     Verb(
         "halt",
@@ -152,4 +193,11 @@ VERBS = (
         ),
     ),
     Verb("resume", "Let a halted organization go on.", _resume, examples=("org resume",)),
+    Verb(
+        "add",
+        "Make an organization.",
+        _add,
+        _add_arguments,
+        ("org add acme", "org add acme --name 'Acme Ltd'"),
+    ),
 )

@@ -1,4 +1,4 @@
-"""`bonobot mcp presets` and `save-preset`: the catalogue of ready entries (FEATURES A12, D9)."""
+"""`bonobot mcp presets|save-preset|remove-preset`: the catalogue of ready entries (A12, D9)."""
 
 import argparse
 from dataclasses import asdict
@@ -11,6 +11,7 @@ from bonobot.lib.runtime import runtime
 from mcp_servers.models import Preset
 from mcp_servers.presets.catalogue import CatalogueEntry, load
 from mcp_servers.presets.loading import load_presets
+from mcp_servers.presets.own import remove_preset
 from mcp_servers.presets.resolving import keep, resolve
 from mcp_servers.presets.saving import save_as_preset
 
@@ -102,11 +103,15 @@ def _entries(slugs: list[str]) -> list[CatalogueEntry]:
 
 def _all_there(slugs: list[str], known: set[str]) -> None:
     if missing := [slug for slug in slugs if slug not in known]:
-        raise NotFound(
-            f"There is no preset {missing[0]!r}.",
-            field="PRESET",
-            remedy="`bonobot mcp presets` shows them.",
-        )
+        raise _unknown(missing[0])
+
+
+def _unknown(slug: str) -> NotFound:
+    return NotFound(
+        f"There is no preset {slug!r}.",
+        field="PRESET",
+        remedy="`bonobot mcp presets` shows them.",
+    )
 
 
 def _save_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +128,20 @@ def _save(cli: Cli, options: argparse.Namespace) -> None:
     cli.say(f"Use it: bonobot mcp add NAME --preset {preset.slug}")
 
 
+def _remove_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("preset", metavar="PRESET", help="its slug")
+
+
+def _remove(cli: Cli, options: argparse.Namespace) -> None:
+    preset = Preset.objects.named(cli.principal.organization_id, options.preset)
+    if preset is None:
+        raise _unknown(options.preset)
+    shown = _as_json(preset)
+    remove_preset(cli.principal, preset)
+    cli.emit(shown)
+    cli.say(f"{shown['name']} is gone; servers that were made from it stay.")
+
+
 VERBS = (
     Verb(
         "presets",
@@ -137,5 +156,12 @@ VERBS = (
         _save,
         _save_arguments,
         ("mcp save-preset docs 'Our documentation'",),
+    ),
+    Verb(
+        "remove-preset",
+        "Remove a preset of the organization; servers made from it stay.",
+        _remove,
+        _remove_arguments,
+        ("mcp remove-preset our-documentation",),
     ),
 )

@@ -1,4 +1,4 @@
-"""`bonobot mcp login`: the address where a person signs in, and waiting until somebody has."""
+"""`bonobot mcp login|logout`: where a person signs in, waiting until somebody has, and its end."""
 
 import argparse
 import time
@@ -9,17 +9,22 @@ from bonobot.cli.group import Cli, Failed, Verb
 from bonobot.cli.servers import find
 from bonobot.cli.sweeping import sweep
 from bonobot.cli.watching import pause
-from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.problems import Conflict, Problem
 from bonobot.lib.untrusted import visible
 from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.oauth import logins
 from mcp_servers.oauth.keeper import login_address
 
 LOOK_AGAIN_S = 0.5
 LONGEST_S = 600.0  # as long as a login that was begun may take
 
 
-def _arguments(parser: argparse.ArgumentParser) -> None:
+def _server(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="SERVER", help="slug, name or id")
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    _server(parser)
     parser.add_argument("--open", action="store_true", help="open it in this machine's browser")
     parser.add_argument("--no-wait", action="store_true", help="print the address only")
     parser.add_argument(
@@ -30,7 +35,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _login(cli: Cli, options: argparse.Namespace) -> None:
     server = find(cli, options.server)
     if not server.interactive:
-        raise Invalid(
+        raise Conflict(
             f"Nobody signs in to {server.name!r} in a browser.",
             code="no_login",
             field="SERVER",
@@ -61,6 +66,13 @@ def _login(cli: Cli, options: argparse.Namespace) -> None:
         raise Failed
 
 
+def _logout(cli: Cli, options: argparse.Namespace) -> None:
+    server = find(cli, options.server)
+    logins.forget(cli.principal, server)
+    cli.emit(_told(server, login_address(server.pk), signed_in=False))
+    cli.say(visible(f"Signed out of {server.name}: its next call asks for a sign-in."))
+
+
 def _told(server: Server, url: str, *, signed_in: bool) -> dict[str, Any]:
     return {"server": server.slug, "url": url, "signed_in": signed_in}
 
@@ -89,5 +101,12 @@ VERBS = (
         _login,
         _arguments,
         ("mcp login linear", "mcp login linear --open", "mcp login linear --no-wait --json"),
+    ),
+    Verb(
+        "logout",
+        "Sign the organization out of a server; its tokens are withdrawn where they were given.",
+        _logout,
+        _server,
+        ("mcp logout linear",),
     ),
 )

@@ -28,7 +28,10 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     place.add_argument("--server", metavar="NAME", help="this server of the pool")
     parser.add_argument("--client", choices=[*CLIENTS], help="print what this program is told")
     parser.add_argument(
-        "--token", metavar="T", help="write it in, `${VAR}` is filled; default: a placeholder"
+        "--token",
+        metavar="T",
+        help="write it in, `${VAR}` is filled; default: none where people let programs in, "
+        "else a placeholder",
     )
 
 
@@ -57,7 +60,7 @@ def _target(cli: Cli, options: argparse.Namespace) -> Target:
     elif options.server:
         path = server_path(_pooled(cli, options.server).slug)
     token = expand(options.token, "--token") if options.token else ""
-    return target(settings.BONOBOT_URL, path, token)
+    return target(settings.BONOBOT_URL, path, token, signs_in=settings.BONOBOT_OAUTH)
 
 
 def _pooled(cli: Cli, name: str) -> Server:

@@ -97,6 +97,10 @@ def as_json(token: Token) -> dict[str, Any]:
         "id": str(token.pk),
         "name": token.name,
         "key": token.key,
+        "kind": token.kind,
+        "given_by": token.user.get_username() if token.user else None,
+        "client_id": token.client_id,
+        "resource": token.resource,
         "role": token.role,
         "scopes": token.scopes,
         "agents": token.agent_ids,
@@ -110,14 +114,26 @@ def as_json(token: Token) -> dict[str, Any]:
     }
 
 
+def _list_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--given-by", metavar="USERNAME", help="only what this person lets programs do"
+    )
+
+
 def _list(cli: Cli, options: argparse.Namespace) -> None:
-    found = [as_json(t) for t in Token.objects.for_organization(cli.principal.organization_id)]
+    mine = Token.objects.for_organization(cli.principal.organization_id).select_related("user")
+    if options.given_by is not None:
+        mine = mine.filter(user__username=options.given_by)
+    found = [as_json(token) for token in mine]
     rows = [
-        (t["key"], t["name"], t["role"], t["last_used_at"], "revoked" if t["revoked_at"] else "")
+        (
+            *(t["key"], t["name"], t["kind"], t["role"], t["last_used_at"]),
+            "revoked" if t["revoked_at"] else "",
+        )
         for t in found
     ]
     empty = "No tokens yet: bonobot tokens create NAME --role operator"
-    cli.emit(found, table("KEY", "NAME", "ROLE", "LAST USED", "", rows=rows, empty=empty))
+    cli.emit(found, table("KEY", "NAME", "KIND", "ROLE", "LAST USED", "", rows=rows, empty=empty))
 
 
 def _set_arguments(parser: argparse.ArgumentParser) -> None:
@@ -175,7 +191,13 @@ VERBS = (
             "tokens set 1a2b3c4d5e6f --clear networks --expires 30d",
         ),
     ),
-    Verb("list", "List the tokens.", _list, examples=("tokens list",)),
+    Verb(
+        "list",
+        "List the tokens.",
+        _list,
+        _list_arguments,
+        ("tokens list", "tokens list --given-by anna"),
+    ),
     Verb(
         "revoke",
         "End a token at once.",

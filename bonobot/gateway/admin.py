@@ -1,6 +1,6 @@
 """What the gateway adds to pages of the admin: how programs reach an agent, a server, with a token.
 
-Importing it registers the tab and the panels.
+Importing it registers the tabs and what a new token's page shows.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from bonobot.tenancy.admin.tokens import TokenAdmin
 from bonobot.tenancy.models import Token
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit
-from mcp_servers.admin.overview import PANELS
+from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Server
 
 
@@ -25,18 +25,17 @@ from mcp_servers.models import Server
 def programs(visit: Visit) -> HttpResponseBase:
     """Show what programs are told to reach the agent's tools."""
     agent: Agent = visit.object
-    about = target(settings.BONOBOT_URL, agent_path(agent.slug))
+    about = _without_token(agent_path(agent.slug))
     return visit.show("agents/programs.html", agent=agent, panel=_panel(about))
 
 
-def programs_of_server(visit: Visit) -> tuple[str, dict[str, Any]] | None:
-    """Return the panel of a server; None for a private one, which its agent's address has."""
+@ServerAdmin.add_page("programs", _("Programs"), order=80)
+def programs_of_server(visit: Visit) -> HttpResponseBase:
+    """Show what programs are told to reach the server; a private one has its agent's address."""
     server: Server = visit.object
-    if server.scope_id != server.organization_id:
-        return None
-    return "admin/parts/programs.html", _panel(
-        target(settings.BONOBOT_URL, server_path(server.slug))
-    )
+    about = _without_token(server_path(server.slug))
+    panel = None if server.private_to_agent else _panel(about)
+    return visit.show("servers/programs.html", server=server, panel=panel)
 
 
 def programs_of_token(token: Token, text: str) -> dict[str, Any]:
@@ -49,8 +48,11 @@ def programs_of_token(token: Token, text: str) -> dict[str, Any]:
 
 
 def _panel(about: Target) -> dict[str, Any]:
-    return {"url": about.url, "snippets": snippets(about)}
+    return {"url": about.url, "snippets": snippets(about), "signs_in": about.signs_in}
 
 
-PANELS.append(programs_of_server)
+def _without_token(path: str) -> Target:
+    return target(settings.BONOBOT_URL, path, signs_in=settings.BONOBOT_OAUTH)
+
+
 TokenAdmin.programs_of = staticmethod(programs_of_token)

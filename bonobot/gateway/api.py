@@ -15,7 +15,10 @@ from mcp_servers.api.servers import ServerResource
 
 
 class SnippetShape(Shape):
-    """What one program is told; the token is a placeholder."""
+    """What one program is told, with a placeholder for the token.
+
+    Where people let programs in (`BONOBOT_OAUTH`) there is none: the address is enough.
+    """
 
     client = serializers.CharField(help_text="Its name for programs.")
     title = serializers.CharField()
@@ -64,7 +67,7 @@ class ServerSnippets(ServerResource):
 
 
 def _answer(where: str) -> Response:
-    about = target(settings.BONOBOT_URL, where)
+    about = target(settings.BONOBOT_URL, where, signs_in=settings.BONOBOT_OAUTH)
     found = SnippetShape(snippets(about), many=True).data
     return Response({"url": about.url, "snippets": found})
 

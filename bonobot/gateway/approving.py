@@ -48,7 +48,7 @@ async def asked(inbound: Inbound, problem: ApprovalRequired, within_s: float) ->
     return await decided(problem.approval_id, within_s)
 
 
-async def decided(approval_id: UUID, within_s: float = PATIENCE_S) -> bool:
+async def decided(approval_id: UUID, within_s: float) -> bool:
     """Wait until a person has answered; tell whether they have."""
     until = runtime().loop.time() + within_s
     while await runtime().orm(_waits, approval_id):

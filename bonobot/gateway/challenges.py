@@ -4,6 +4,7 @@ The document is RFC 9728's, the header RFC 6750's with RFC 9728's member, as MCP
 """
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Any
 
 from bonobot.lib.problems import Problem
@@ -29,9 +30,14 @@ def resource_metadata(resource_url: str, *, issuers: Sequence[str] = ()) -> dict
     return found | ({"authorization_servers": list(issuers)} if issuers else {})
 
 
-def challenge(metadata_url: str, problem: Problem) -> str:
-    """Return the value of `WWW-Authenticate` for a refusal (401, or 403 for want of a scope)."""
+def challenge(metadata_url: str, problem: Problem, usual: str = "") -> str:
+    """Return the value of `WWW-Authenticate` for a refusal (401, or 403 for want of a scope).
+
+    `usual` is the scope that whoever has no token should ask for.
+    """
     members = {"resource_metadata": metadata_url}
+    if usual and problem.status == HTTPStatus.UNAUTHORIZED:
+        members["scope"] = usual
     if isinstance(problem, InsufficientScope):
         # One of them would do: the narrowest is asked for, so that nobody is given more.
         members |= {"error": problem.code, "scope": problem.scopes[0]}

@@ -4,8 +4,9 @@ A modern request says everything. Of the handshake era, a client's session in th
 what it said before: what it can do, what it wants to be told, what it watches.
 """
 
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -22,13 +23,18 @@ from bonobot.gateway.inbound import (
     level_in,
     named_in,
 )
+from bonobot.gateway.offerings import Kind
 from bonobot.gateway.visitors import Visitor
+from bonobot.gateway.watched import Watched, leave
 from bonobot.lib.canonical import canonical, digest
+from bonobot.lib.runtime import runtime
 
 SESSION_ID = "mcp-session-id"
 MOST_SESSIONS = 10_000
 MOST_WATCHED = 1_000
 USUAL_LEVEL = "debug"
+# A session that nobody used for so long, nor listened to, watches nothing: the SDK has ended it.
+IDLE_S = 1_800.0
 
 
 @dataclass
@@ -39,8 +45,11 @@ class Session:
     capabilities: Mapping[str, Any] = field(default_factory=dict)
     client: str = ""
     level: str = USUAL_LEVEL
-    uris: set[str] = field(default_factory=set)
+    watched: dict[str, Watched] = field(default_factory=dict)
+    # Digests of the lists as the client knows them, by what they are of.
+    lists: dict[Kind, str] = field(default_factory=dict)
     channel: ServerSession | None = None
+    used_at: float = 0.0
 
 
 class Clients:
@@ -48,6 +57,8 @@ class Clients:
 
     def __init__(self) -> None:
         self._sessions: OrderedDict[str, Session] = OrderedDict()
+        # Sessions by their ids whose stream for what comes unasked is open.
+        self._open: Counter[str] = Counter()
         # The only client of a process that serves standard input and output.
         self._alone = f"stdio-{uuid4()}"
 
@@ -97,9 +108,34 @@ class Clients:
         """Return what is known of the only client there is, on standard input and output."""
         return self.session(self._alone, visitor)
 
+    def begun(self, context: Context, visitor: Visitor) -> None:
+        """Know a session from the word on by which it begins, so that it can be told things."""
+        self._session(self.number(context), context).owner = visitor.key
+
+    @contextmanager
+    def open_stream(self, number: str) -> Iterator[None]:
+        """Count a session's stream while the block runs: it is in use."""
+        self._open[number] += 1
+        try:
+            yield
+        finally:
+            self._open[number] -= 1
+            if not self._open[number]:
+                del self._open[number]
+            if (session := self._sessions.get(number)) is not None:
+                session.used_at = runtime().loop.time()
+
     def forget(self, number: str) -> None:
-        """Forget a session that is over."""
-        self._sessions.pop(number, None)
+        """Forget a session that is over, and watch nothing for it any more."""
+        session = self._sessions.pop(number, None)
+        if session is not None:
+            leave(session.watched.values())
+            session.watched.clear()
+
+    def close(self) -> None:
+        """Forget all sessions."""
+        for number in list(self._sessions):
+            self.forget(number)
 
     def set_level(self, inbound: Inbound, level: str) -> None:
         """Have a session told of what servers log from this level on; raises `MCPError`."""
@@ -107,15 +143,41 @@ class Clients:
             raise bad_params(f"`level` must be one of {', '.join(LEVELS)}")
         self._session(self.number(inbound.context), inbound.context).level = level
 
-    def subscribe(self, inbound: Inbound, uri: str, *, subscribed: bool) -> None:
-        """Have a session told, or no longer, when a resource changes; raises `MCPError`."""
-        watched = self._session(self.number(inbound.context), inbound.context).uris
-        if not subscribed:
-            watched.discard(uri)
-        elif len(watched) < MOST_WATCHED:
-            watched.add(uri)
-        else:
+    def may_watch(self, inbound: Inbound, uri: str) -> bool:
+        """Tell whether a session doesn't watch a resource yet; raises `MCPError` for too many."""
+        watched = self._session(self.number(inbound.context), inbound.context).watched
+        if len(watched) >= MOST_WATCHED and uri not in watched:
             raise bad_params(f"a session watches {MOST_WATCHED} resources at most")
+        return uri not in watched
+
+    def note(self, inbound: Inbound, kind: Kind, listed: str) -> None:
+        """Take note of a list as a session knows it now, so that it is told of another one."""
+        self._session(self.number(inbound.context), inbound.context).lists[kind] = listed
+
+    def subscribe(self, inbound: Inbound, found: Mapping[str, Watched]) -> None:
+        """Have a session told when resources change, once its stream is open."""
+        number = self.number(inbound.context)
+        session = self._session(number, inbound.context)
+        if not session.watched:
+            runtime().loop.call_later(IDLE_S, self._expire, number)
+        leave(session.watched[uri] for uri in found if uri in session.watched)
+        session.watched |= found
+
+    def unsubscribe(self, inbound: Inbound, uri: str) -> None:
+        """Have a session told of a resource no longer."""
+        session = self._session(self.number(inbound.context), inbound.context)
+        if (watched := session.watched.pop(uri, None)) is not None:
+            leave([watched])
+
+    def _expire(self, number: str) -> None:
+        """Forget a session that is idle; look again later at one that isn't and watches."""
+        session, now = self._sessions.get(number), runtime().loop.time()
+        if session is None or not session.watched:
+            return
+        if number in self._open or now - session.used_at < IDLE_S:
+            runtime().loop.call_later(IDLE_S, self._expire, number)
+        else:
+            self.forget(number)
 
     def _session(self, number: str, context: Context) -> Session:
         session = self._sessions.get(number)
@@ -124,11 +186,12 @@ class Clients:
             if number:  # the request that opens it has no id yet
                 self._sessions[number] = session
             if len(self._sessions) > MOST_SESSIONS:
-                self._sessions.popitem(last=False)
+                self.forget(next(iter(self._sessions)))
         if not session.client and (said := context.session.client_params) is not None:
             session.capabilities = said.capabilities.model_dump(by_alias=True, exclude_none=True)
             session.client = client_name(said.client_info.model_dump(exclude_none=True))
         session.channel = context.session
+        session.used_at = runtime().loop.time()
         if number:
             self._sessions.move_to_end(number)
         return session

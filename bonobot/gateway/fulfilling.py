@@ -19,7 +19,7 @@ from agents.models import Promise
 from agents.requests import Relay, Request
 from bonobot.gateway import approving
 from bonobot.gateway.failures import error_of, refused, unknown
-from bonobot.gateway.hosting import GatewayHost, Hosts, askable
+from bonobot.gateway.hosting import GatewayHost, askable, host_of
 from bonobot.gateway.inbound import Inbound
 from bonobot.gateway.relaying import VIA, Wanted, finished, listed, may_be_asked
 from bonobot.lib.problems import Problem
@@ -32,8 +32,7 @@ BEAT_S = 5.0
 class Fulfilling:
     """The promised calls that this process makes."""
 
-    def __init__(self, hosts: Hosts) -> None:
-        self._hosts = hosts
+    def __init__(self) -> None:
         self._running: dict[UUID, asyncio.Task[Any]] = {}
 
     async def look(self, inbound: Inbound, promise_id: UUID) -> Promise | None:
@@ -100,7 +99,7 @@ class Fulfilling:
     async def _request(self, inbound: Inbound, row: Promise, said: Mapping[str, Any]) -> Request:
         place, server_id = inbound.visitor.place, _server(said)
         wanted = Wanted("tools/call", said["tool"], said["tool"], said["arguments"], server_id)
-        host, holder = self._hosts.of(inbound), inbound.holder
+        host, holder = host_of(inbound), inbound.holder
         if await may_be_asked(inbound, wanted, host):
             # Nobody is there to be asked over a live connection, and the server is told so.
             host, holder = GatewayHost({}), f"gateway:{inbound.visitor.key}:promised"

@@ -2,7 +2,8 @@
 
 The process that got the client's answers leaves them, sealed, in the call's row; the holder goes
 on with them, and leaves what came of it there (`agents.handovers`). A holder that shows no sign of
-life is given up after `GONE_S`: its connection to the server is gone with it, and so is the call.
+life for `GONE_S` is given up: its connection to the server is gone with it, and so is the call. One
+that was only slow finds that, and ends the call.
 """
 
 import asyncio
@@ -14,16 +15,17 @@ from typing import Any
 from uuid import UUID
 
 from django.core.serializers.json import DjangoJSONEncoder
+from django.utils import timezone
 from encrypted_model_fields.fields import decrypt_str, encrypt_str
 from mcp.shared.exceptions import MCPError
 
 from agents import handovers
 from agents.calls import Outcome
+from bonobot.gateway.failures import error_of
 from bonobot.gateway.held import HeldCall
-from bonobot.gateway.inbound import bad_params
 from bonobot.lib.bus import bus
 from bonobot.lib.patience import AWAY
-from bonobot.lib.problems import Problem
+from bonobot.lib.problems import Conflict, Problem
 from bonobot.lib.runtime import runtime
 
 # How often either end looks by itself; the longer where rings are heard.
@@ -101,19 +103,20 @@ class HeldCalls:
         if now - self._beaten_at >= BEAT_EVERY_S:
             self._beaten_at = now
             await runtime().orm(handovers.beat, held)
-        for call_id, said in await runtime().orm(handovers.take, held):
+        asked = await runtime().orm(handovers.take, held)
+        for call_id, said in asked.taken:
             if (call := self._calls.get(call_id)) is not None:
                 going = self._go_on_for_another(call, _opened(said))
                 self._going[call_id] = runtime().loop.create_task(going, name=f"go on {call_id}")
-        if self._going:
-            for call_id in await runtime().orm(handovers.left, list(self._going)):
-                self._going[call_id].cancel()
+        for call_id in asked.left:
+            if (going_on := self._going.get(call_id)) is not None:
+                going_on.cancel()
+            elif (call := self._calls.get(call_id)) is not None:
+                call.end()
 
     async def _go_on_for_another(self, call: HeldCall, responses: Mapping[str, Any]) -> None:
         try:
             told = _told(await call.go_on(responses))
-        except MCPError as error:
-            told = {"error": error.error.model_dump()}
         except Problem as problem:
             told = {"problem": _known(problem)}
         finally:
@@ -136,13 +139,32 @@ async def _answered(call_id: str, news: asyncio.Event) -> Found:
             return _found(told)
         if look.beaten_at != beaten_at:
             beaten_at, since = look.beaten_at, clock()
-        elif clock() - since > GONE_S:
-            raise bad_params("the process that held this call is gone: send it anew")
+        silent = (timezone.now() - look.beaten_at).total_seconds()
+        if silent > GONE_S or clock() - since > GONE_S:
+            if await runtime().orm(handovers.leave, call_id):
+                raise _lost()
+            continue  # it has answered just now
         await _within(news, min(SURE_EVERY_S, LOOK_EVERY_S * 4) if bus().hears else LOOK_EVERY_S)
 
 
 def _over() -> MCPError:
-    return bad_params("the call that this goes on with is over, or gone on with: send it anew")
+    return error_of(
+        Conflict(
+            "The call that this goes on with is over, or gone on with.",
+            code="call_over",
+            remedy="Send it anew.",
+        )
+    )
+
+
+def _lost() -> MCPError:
+    return error_of(
+        Conflict(
+            "The process that held this call is gone, and the call with it.",
+            code="call_lost",
+            remedy="What it did at its server isn't known. Send it anew.",
+        )
+    )
 
 
 def _told(found: Found) -> dict[str, Any]:
@@ -154,9 +176,6 @@ def _found(told: Mapping[str, Any]) -> Found:
     if "asked" in told:
         asked: dict[str, Any] = told["asked"]
         return asked
-    if "error" in told:
-        error = told["error"]
-        raise MCPError(error["code"], error["message"], error["data"])
     if "problem" in told:
         problem = dict(told["problem"])
         raise Problem(problem.pop("detail"), **problem)

@@ -44,6 +44,11 @@ class HeldCall:
                 waiting.set_result(answer)
         return self.requests if self._asked else await self._next()
 
+    def end(self) -> None:
+        """End the call: nobody waits for it."""
+        if self._task is not None:
+            self._task.cancel()
+
     def when_over(self, over: Callable[[], object]) -> None:
         """Have `over` called when the call is."""
         assert self._task is not None  # noqa: S101 - it was sent out

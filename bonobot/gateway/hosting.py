@@ -3,13 +3,15 @@
 A client of the handshake era is asked over its own connection. One of the modern era can't be: its
 request is answered with what is asked (`input_required`), while the server's answer is still
 waited for (`held`). Either is offered to a server only where the client says that it can answer.
+Each call has a host of its own, so calls beside each other are asked about each for itself.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from mcp.shared.exceptions import MCPError
 
@@ -19,22 +21,22 @@ from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.host import Host, NotSupported, Rejected
 from mcp_servers.connections.wire import TASKS_EXTENSION
 
-MOST_HOSTS = 10_000
 NAMES = {asked: method for method, asked in METHODS.items()}
+# Connections to one server for calls of one modern client that may be asked, beside each other.
+MOST_LANES = 8
 
 Ask = Callable[[str, Mapping[str, Any]], Awaitable[dict[str, Any]]]
 
 
 class GatewayHost(Host):
-    """Answers the servers that one client works with, one call after the other.
+    """Answers the server that one call of a client is made at, for as long as it is out.
 
-    `capabilities` are the client's. A server that asks outside of any call is told no.
+    `capabilities` are the client's. A server that asks at another time is told no.
     """
 
     def __init__(self, capabilities: Mapping[str, Any]) -> None:
         self._offered = capabilities
         self._ask: Ask | None = None
-        self._turn = asyncio.Lock()
 
     def capabilities(self, endpoint: Endpoint) -> Mapping[str, Any]:
         """Return what this server may ask for: chosen for it, and the client can answer."""
@@ -46,18 +48,14 @@ class GatewayHost(Host):
         """Tell whether this server may ask this client anything."""
         return any(name in endpoint.may_ask for name in self._offered)
 
-    @asynccontextmanager
-    async def asking(self, ask: Ask) -> AsyncIterator[None]:
-        """Have what servers ask meanwhile answered by `ask`; calls wait for each other.
-
-        What a server asks on a connection that it shares doesn't say which call it is about.
-        """
-        async with self._turn:
-            self._ask = ask
-            try:
-                yield
-            finally:
-                self._ask = None
+    @contextmanager
+    def asking(self, ask: Ask) -> Iterator[None]:
+        """Have what the server asks meanwhile answered by `ask`."""
+        self._ask = ask
+        try:
+            yield
+        finally:
+            self._ask = None
 
     async def sampling(self, endpoint: Endpoint, params: Mapping[str, Any]) -> dict[str, Any]:
         """Have the client's model answer."""
@@ -83,21 +81,50 @@ class GatewayHost(Host):
             raise Rejected(error.error.message, code="rejected") from error
 
 
-class Hosts:
-    """The hosts of this process by who holds the connections that they answer on; bounded."""
+@dataclass
+class _Lanes:
+    """The connections of one holder to one server: which are in use, and who uses or waits."""
+
+    room: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MOST_LANES))
+    taken: set[int] = field(default_factory=set)
+    users: int = 0
+
+
+class Lanes:
+    """Connections for calls of modern clients that may be asked: each call alone on one.
+
+    What a server asks on a connection of the handshake era need not say which call it is about, so
+    a second call beside the first gets a connection of its own. A modern client can't tell: nothing
+    of its requests hangs on a connection. The first lane is the usual connection; the others are
+    kept for the next time, and closed like all that nobody uses.
+    """
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, GatewayHost] = OrderedDict()
+        self._of: dict[tuple[str, UUID | None], _Lanes] = {}
 
-    def of(self, inbound: Inbound) -> GatewayHost:
-        """Return the host of a request's client; the same one as long as connections may live."""
-        host = self._kept.get(inbound.holder)
-        if host is None:
-            host = self._kept[inbound.holder] = GatewayHost(_offered(inbound))
-            if len(self._kept) > MOST_HOSTS:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(inbound.holder)
-        return host
+    @asynccontextmanager
+    async def lane(self, holder: str, server_id: UUID | None) -> AsyncIterator[str]:
+        """Yield who holds a connection to a server that no other call uses; waits for one."""
+        key = holder, server_id
+        lanes = self._of.setdefault(key, _Lanes())
+        lanes.users += 1
+        try:
+            async with lanes.room:
+                number = min(set(range(MOST_LANES)) - lanes.taken)
+                lanes.taken.add(number)
+                try:
+                    yield f"{holder}:{number}" if number else holder
+                finally:
+                    lanes.taken.discard(number)
+        finally:
+            lanes.users -= 1
+            if not lanes.users:
+                del self._of[key]
+
+
+def host_of(inbound: Inbound) -> GatewayHost:
+    """Return the host of one call of a request's client."""
+    return GatewayHost(_offered(inbound))
 
 
 def _offered(inbound: Inbound) -> Mapping[str, Any]:

@@ -2,23 +2,26 @@
 
 What the lists are made of (definitions, policies, bindings, agents, rights) is governed, so every
 change of it moves the organization's generation: one query a second looks at those that somebody
-listens to, on whichever host the change was made. The organization's own resources are looked at as
-often, for those who watch some. A client is told of what *it* would see otherwise, and of nothing
-else; a right that was withdrawn ends the stream.
+listens to, on whichever host the change was made. Watched resources are looked at as often, and
+when a server tells of one. A client is told of what *it* would see otherwise, and of nothing else;
+a right that was withdrawn ends the stream. What a client knows is kept with its session, of lists
+and of the resources that it watches, so what changes while the session's stream isn't open is told
+when it opens.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from bonobot.gateway.bots.resources import states
 from bonobot.gateway.clients import Session
 from bonobot.gateway.inbound import Inbound, bad_params, notification
 from bonobot.gateway.offerings import Kind
 from bonobot.gateway.shelves import Declaration
 from bonobot.gateway.visitors import Visitor
+from bonobot.gateway.watched import Watched, allowed, leave, news, watch
 from bonobot.ledger.heads import generations
 from bonobot.lib.canonical import digest
 from bonobot.lib.patience import AWAY
@@ -31,10 +34,11 @@ from mcp_servers.connections.changes import (
     SUBSCRIPTION_ID,
     TOPICS,
     UPDATED,
+    WATCHED,
     Topic,
 )
+from mcp_servers.following import follower
 
-WATCHED = "resourceSubscriptions"
 MOST_WATCHED = 1_000
 MOST_STREAMS = 1_024
 LOOK_EVERY_S = 1.0
@@ -48,8 +52,8 @@ KINDS: dict[Topic, tuple[Kind, ...]] = {
 }
 
 Listed = Callable[[Visitor, Kind], Awaitable[tuple[Declaration, ...]]]
-# The URIs that a client watches, as they are now.
-Watches = Callable[[], Collection[str]]
+# The resources that a client watches at this moment, by their URIs.
+Watches = Callable[[], Mapping[str, Watched]]
 Notice = tuple[str, dict[str, Any]]
 
 
@@ -69,37 +73,54 @@ class Listening:
         self._organizations: dict[UUID, _Organization] = {}
         self._looked = asyncio.Condition()
         self._looking: asyncio.Task[None] | None = None
+        self._soon = asyncio.Event()
         self._streams = 0
 
     async def listen(self, inbound: Inbound) -> dict[str, Any]:
         """Answer `subscriptions/listen`: say what is granted, then what changes, to the end."""
         meta = {SUBSCRIPTION_ID: inbound.context.request_id}
-        granted = _granted(inbound.visitor, inbound.members("notifications"))
+        granted = _granted(inbound.members("notifications"))
         topics = {topic for topic, member in MEMBERS.items() if granted.get(member)}
-        uris = granted.get(WATCHED, ())
-        notices = self.notices(inbound.visitor, topics, lambda: uris)
-        await anext(notices)  # from now on, what changes is told
-        await inbound.tell(ACKNOWLEDGED, {"notifications": granted, "_meta": meta})
-        async for method, params in notices:
-            await inbound.tell(method, {**params, "_meta": meta})
+        uris = granted.pop(WATCHED, ())
+        watched = await watch(inbound.visitor, uris)
+        if watched:
+            granted[WATCHED] = [uri for uri in uris if uri in watched]
+        try:
+            notices = self.notices(inbound.visitor, topics, lambda: watched)
+            await anext(notices)  # from now on, what changes is told
+            await inbound.tell(ACKNOWLEDGED, {"notifications": granted, "_meta": meta})
+            async for method, params in notices:
+                await inbound.tell(method, {**params, "_meta": meta})
+        finally:
+            leave(watched.values())
         return {"_meta": meta}
 
     async def follow(self, visitor: Visitor, session: Callable[[], Session | None]) -> None:
         """Tell a session of the handshake era what changes, as long as its own stream is open."""
 
-        def watched() -> Collection[str]:
+        def watched() -> Mapping[str, Watched]:
             known = session()
-            return known.uris if known is not None else ()
+            return known.watched if known is not None else {}
 
-        async for method, params in self.notices(visitor, TOPICS, watched):
+        begun = session()
+        lists = begun.lists if begun is not None else {}
+        async for method, params in self.notices(visitor, TOPICS, watched, lists):
             known = session()
             if method and known is not None and known.channel is not None:
                 await known.channel.send_notification(notification(method, params))
 
     async def notices(
-        self, visitor: Visitor, topics: Collection[Topic], watched: Watches
+        self,
+        visitor: Visitor,
+        topics: Collection[Topic],
+        watched: Watches,
+        known: dict[Kind, str] | None = None,
     ) -> AsyncIterator[Notice]:
-        """Yield each notice; first of all a blank one, once changes are looked for."""
+        """Yield each notice; first of all a blank one, once changes are looked for.
+
+        `known` are the digests of lists as the client knows them: of one that is another by now it
+        is told, and it is kept up to date. Of what isn't there the client knows nothing yet.
+        """
         if self._streams >= MOST_STREAMS:
             raise bad_params(f"more than {MOST_STREAMS} streams are open: close one")
         until = runtime().loop.time() + LONGEST_S
@@ -110,23 +131,25 @@ class Listening:
         organization.streams += 1
         try:
             at = organization.generation
-            lists, resources = await self._digests(visitor), await _states(visitor, watched())
+            known = {} if known is None else known
+            changed_lists = await self._changed(visitor, known)
             self._keep_looking()
             yield "", {}
+            for topic in changed_lists & set(topics):
+                yield METHODS[topic], {}
             while runtime().loop.time() < until:
-                await self._next_look()
                 if organization.generation != at:
                     at = organization.generation
                     if not await _may_stay(visitor):
                         return
-                    before, lists = lists, await self._digests(visitor)
-                    for topic in TOPICS:
-                        if topic in topics and lists[topic] != before[topic]:
-                            yield METHODS[topic], {}
-                old, resources = resources, await _states(visitor, watched())
-                for uri, state in resources.items():
-                    if uri in old and old[uri] != state:
+                    for topic in await self._changed(visitor, known) & set(topics):
+                        yield METHODS[topic], {}
+                if changed := await news(visitor, watched()):
+                    if not await _may_stay(visitor):
+                        return
+                    for uri in await allowed(visitor, changed):
                         yield UPDATED, {"uri": uri}
+                await self._next_look()
         finally:
             self._streams -= 1
             organization.streams -= 1
@@ -136,11 +159,16 @@ class Listening:
         if self._looking is not None:
             self._looking.cancel()
 
-    async def _digests(self, visitor: Visitor) -> dict[Topic, str]:
-        found: dict[Topic, str] = {}
+    async def _changed(self, visitor: Visitor, known: dict[Kind, str]) -> set[Topic]:
+        """Return of what lists are others than the client knows; it is told, so it knows them."""
+        changed: set[Topic] = set()
         for topic, kinds in KINDS.items():
-            found[topic] = digest(repr([await self._listed(visitor, kind) for kind in kinds]))
-        return found
+            for kind in kinds:
+                now = as_known(await self._listed(visitor, kind))
+                if known.setdefault(kind, now) != now:
+                    changed.add(topic)
+                known[kind] = now
+        return changed
 
     async def _next_look(self) -> None:
         async with self._looked:
@@ -151,7 +179,15 @@ class Listening:
             self._looking = runtime().loop.create_task(self._look(), name="gateway looks")
 
     async def _look(self) -> None:
+        follower().when_changed.add(self._soon.set)
+        try:
+            await self._look_on()
+        finally:
+            follower().when_changed.discard(self._soon.set)
+
+    async def _look_on(self) -> None:
         while self._streams:
+            self._soon.clear()
             for key in [key for key, one in self._organizations.items() if not one.streams]:
                 del self._organizations[key]
             try:
@@ -163,7 +199,14 @@ class Listening:
                     self._organizations[key].generation = generation
             async with self._looked:
                 self._looked.notify_all()
-            await asyncio.sleep(LOOK_EVERY_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._soon.wait()
+
+
+def as_known(listed: tuple[Declaration, ...]) -> str:
+    """Return the digest of a list, by which it is seen that it changed."""
+    return digest(repr(listed))
 
 
 async def _may_stay(visitor: Visitor) -> bool:
@@ -173,20 +216,12 @@ async def _may_stay(visitor: Visitor) -> bool:
         return False
 
 
-async def _states(visitor: Visitor, uris: Collection[str]) -> dict[str, str]:
-    """Return what tells the present state of each of the organization's own resources."""
-    if not uris or visitor.place.kind != "organization":
-        return {}
-    return await runtime().orm(states, visitor.principal, list(uris))
-
-
-def _granted(visitor: Visitor, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _granted(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is asked for, as far as it can be; raises `MCPError`."""
     granted: dict[str, Any] = {name: True for name in MEMBERS.values() if wanted.get(name) is True}
     uris = wanted.get(WATCHED)
     if isinstance(uris, list) and uris:
         if len(uris) > MOST_WATCHED or not all(isinstance(uri, str) for uri in uris):
             raise bad_params(f"`{WATCHED}` must be at most {MOST_WATCHED} URIs")
-        # Servers aren't asked to tell of single resources, so that isn't promised.
-        if visitor.place.kind == "organization":
-            granted[WATCHED] = list(uris)
+        granted[WATCHED] = list(dict.fromkeys(uris))
     return granted

@@ -27,6 +27,7 @@ from bonobot.gateway.visitors import Visitor, entered, welcome
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.issuers import announced
+from bonobot.tenancy.roles import Scope as Wanted
 
 METADATA = "/.well-known/oauth-protected-resource"
 LONGEST_TOKEN = 8_192
@@ -78,12 +79,13 @@ class Mount:
         number = headers.get(SESSION_ID, "")
         async with self._following(visitor, number if scope["method"] == "GET" else ""):
             await manager.handle_request(scope, receive, send)
-        if scope["method"] == "DELETE" and number:
+        if scope["method"] == "DELETE" and self.serving.clients.session(number, visitor):
             self.serving.clients.forget(number)
 
     async def stop(self) -> None:
         """End all sessions and streams."""
         self.serving.listening.stop()
+        self.serving.clients.close()
         if self._owner is not None:
             self._stop.set()
             await self._owner
@@ -91,15 +93,17 @@ class Mount:
     @asynccontextmanager
     async def _following(self, visitor: Visitor, number: str) -> AsyncIterator[None]:
         """Have changes told on the stream that a session keeps open for what comes unasked."""
-        session = partial(self.serving.clients.session, number, visitor)
-        if not number or session() is None:
+        if not number:
             yield
             return
+        clients = self.serving.clients
+        session = partial(clients.session, number, visitor)
         telling = runtime().spawn(
             self.serving.listening.follow(visitor, session), name=f"tell {number}"
         )
         try:
-            yield
+            with clients.open_stream(number):
+                yield
         finally:
             telling.cancel()
 
@@ -145,7 +149,8 @@ def security() -> TransportSecuritySettings:
 
 async def metadata(path: str) -> dict[str, Any]:
     """Return what says where tokens for an address come from (RFC 9728)."""
-    issuers = await runtime().orm(announced)
+    own = (settings.BONOBOT_URL,) if settings.BONOBOT_OAUTH else ()
+    issuers = (*own, *await runtime().orm(announced))
     return resource_metadata(settings.BONOBOT_URL + (path or ROOT), issuers=issuers)
 
 
@@ -181,9 +186,16 @@ async def _refuse(send: Any, problem: Problem, address: Address | None) -> None:
     headers = []
     if problem.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         path = address.path if address else ROOT
-        told = challenge(f"{settings.BONOBOT_URL}{METADATA}{path}", problem)
+        told = challenge(f"{settings.BONOBOT_URL}{METADATA}{path}", problem, _usual(address))
         headers.append((b"www-authenticate", told.encode("latin-1")))
     await _answer(send, problem.status, problem.as_dict(), headers, "application/problem+json")
+
+
+def _usual(address: Address | None) -> str:
+    """Return the scope that a program should ask its person for here; blank for nobody to ask."""
+    if not settings.BONOBOT_OAUTH or address is None:
+        return ""
+    return Wanted.AGENTS if address.kind == "organization" else Wanted.TOOLS
 
 
 async def _answer(

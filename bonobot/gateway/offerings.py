@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from agents.people import person_behind
 from bonobot.gateway.inbound import Inbound
 from bonobot.gateway.relaying import Relaying
 from bonobot.gateway.shelves import Declaration, shelf
@@ -59,7 +60,8 @@ class Relayed(Relaying):
         """Say what the servers can do, of what is handed on."""
         place = inbound.visitor.place
         there = shelf(place, await runtime().orm(place.snapshot))
-        return Greeting(there.capabilities, there.instructions)
+        person = person_behind(inbound.visitor.principal, None) is not None
+        return Greeting(there.to_people if person else there.capabilities, there.instructions)
 
     async def listed(self, visitor: Visitor, kind: Kind) -> tuple[Declaration, ...]:
         """Return the declarations of one kind."""

@@ -100,6 +100,8 @@ def _agent(address: Address, principal: Principal) -> Place | None:
     found = Agent.objects.filter(
         organization_id=principal.organization_id, slug=address.slug, enabled=True
     )
+    if principal.giver is not None:
+        found = found.in_reach_of(principal.giver)
     if principal.agent_ids:
         found = found.filter(pk__in=principal.agent_ids)
     agent = found.only("pk", "slug", "name").first()

@@ -6,6 +6,7 @@ secrets don't. What a server asks for first is handed to the client, whichever e
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -21,7 +22,7 @@ from bonobot.gateway import approving, promising, tickets
 from bonobot.gateway.failures import error_of, failed, refused, unknown, upstream_error
 from bonobot.gateway.handing import HeldCalls
 from bonobot.gateway.held import HeldCall
-from bonobot.gateway.hosting import GatewayHost, Hosts, askable, takes_tasks
+from bonobot.gateway.hosting import GatewayHost, Lanes, askable, host_of, takes_tasks
 from bonobot.gateway.inbound import Inbound, bad_params
 from bonobot.gateway.shelves import shelf
 from bonobot.gateway.states import seal, unseal
@@ -63,7 +64,7 @@ class Relaying:
     """The calls of this process's clients."""
 
     def __init__(self) -> None:
-        self.hosts = Hosts()
+        self._lanes = Lanes()
         self._held = HeldCalls()
 
     async def call_tool(self, inbound: Inbound) -> dict[str, Any]:
@@ -136,7 +137,7 @@ class Relaying:
         waits = held.get("approval")
         no = waits and approving.answered_no(inbound.members("inputResponses"))
         if waits and not no:
-            await approving.decided(UUID(waits))
+            await approving.decided(UUID(waits), approving.PATIENCE_S)
         try:
             return await self._answered(inbound, wanted, held)
         except ApprovalRequired as problem:
@@ -160,18 +161,26 @@ class Relaying:
             responses = inbound.members("inputResponses")
             found = await self._held.go_on(organization_id, number, responses)
             return await self._told(inbound, wanted, held, found, number)
-        host = self.hosts.of(inbound)
+        host = host_of(inbound)
         request = _request(inbound, wanted, host, held)
         if not await may_be_asked(inbound, wanted, host):
             return await self._told(inbound, wanted, held, await calls.call(request))
         if inbound.modern:
             call = HeldCall()
-            found = await call.run(lambda: _asking(host, call, request))
+            found = await call.run(partial(self._asking, wanted, host, call, request))
             if not isinstance(found, Outcome):
                 await self._held.keep(call, organization_id)
             return await self._told(inbound, wanted, held, found, call.id)
-        async with host.asking(inbound.ask):
+        with host.asking(inbound.ask):
             return await self._with_rounds(inbound, wanted, request)
+
+    async def _asking(
+        self, wanted: Wanted, host: GatewayHost, call: HeldCall, request: Request
+    ) -> Outcome:
+        """Make a call whose server asks on a connection, where the call is alone on it."""
+        async with self._lanes.lane(request.holder, wanted.server_id) as holder:
+            with host.asking(call.ask):
+                return await calls.call(replace(request, holder=holder))
 
     async def _with_rounds(
         self, inbound: Inbound, wanted: Wanted, request: Request
@@ -251,11 +260,6 @@ async def at_hand(inbound: Inbound) -> Snapshot:
     place = inbound.visitor.place
     found = place.at_hand()
     return found if found is not None else await runtime().orm(place.snapshot)
-
-
-async def _asking(host: GatewayHost, call: HeldCall, request: Request) -> Outcome:
-    async with host.asking(call.ask):
-        return await calls.call(request)
 
 
 async def may_be_asked(inbound: Inbound, wanted: Wanted, host: GatewayHost) -> bool:

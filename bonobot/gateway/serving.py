@@ -10,25 +10,28 @@ from typing import Any
 
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import MCPError
 
 from bonobot import __version__
 from bonobot.gateway.bots.offering import Bots
 from bonobot.gateway.clients import Clients
-from bonobot.gateway.failures import error_of
-from bonobot.gateway.inbound import Context, Inbound
-from bonobot.gateway.listening import Listening
+from bonobot.gateway.failures import error_of, unknown
+from bonobot.gateway.inbound import Context, Inbound, bad_params
+from bonobot.gateway.listening import Listening, as_known
 from bonobot.gateway.offerings import Kind, Offering, Relayed
 from bonobot.gateway.shelves import Declaration, page
 from bonobot.gateway.tasks import Tasks
 from bonobot.gateway.visitors import Visitor, visitor
+from bonobot.gateway.watched import is_readable, watch
 from bonobot.lib import tracing
-from bonobot.lib.problems import Problem
+from bonobot.tenancy.api.faults import problem_of
 from mcp_servers.connections.eras import SERVER_INFO
 from mcp_servers.connections.wire import HANDSHAKE, MODERN
 
 NAME = "bonobot"
 # How long a client may keep a list; that it changed is told at once to those that listen.
 TTL_MS = 60_000
+INITIALIZED = "notifications/initialized"
 CACHED = {"ttlMs": TTL_MS, "cacheScope": "private"}
 # Members of results that came with the modern era.
 MODERN_MEMBERS = ("resultType", "ttlMs", "cacheScope")
@@ -66,7 +69,7 @@ class Serving:
             "prompts/get": lambda inbound: self._at(inbound.visitor).get_prompt(inbound),
             "completion/complete": lambda inbound: self._at(inbound.visitor).complete(inbound),
         }
-        tasks = Tasks(self._relayed.hosts)
+        tasks = Tasks()
         self._modern: dict[str, Handler] = {
             **both,
             "tasks/get": tasks.get,
@@ -94,9 +97,11 @@ class Serving:
         """Answer what is ours; the rest (pings, unknown methods, notifications) is the SDK's."""
         modern = ctx.protocol_version == MODERN
         handler = self.methods(modern=modern).get(ctx.method)
+        if ctx.method == INITIALIZED and not modern:
+            self.clients.begun(ctx, await self._visitor())
         if ctx.request_id is None or handler is None:
             return await call_next(ctx)
-        who = await self._who_asks() if self._who_asks else visitor()
+        who = await self._visitor()
         try:
             if ctx.method not in ADMITTED or who.place.kind == "organization":
                 who = await who.current()
@@ -105,8 +110,16 @@ class Serving:
                 ctx.method, kind="server", carrier=inbound.own_meta, mcp__method__name=ctx.method
             ):
                 return self._stamped(inbound, await handler(inbound))
-        except Problem as problem:  # what is here may be gone since its address was looked up
-            raise error_of(problem) from problem
+        except MCPError:
+            raise
+        except Exception as fault:
+            # What is here may be gone since its address was looked up. Of what nobody foresaw, the
+            # SDK would tell the client the fault's own words.
+            raise error_of(problem_of(fault)) from fault
+
+    async def _visitor(self) -> Visitor:
+        """Return who asks."""
+        return await self._who_asks() if self._who_asks else visitor()
 
     def _stamped(self, inbound: Inbound, result: dict[str, Any]) -> dict[str, Any]:
         """Return a result with the members that this hop has in the client's era."""
@@ -153,6 +166,8 @@ class Serving:
     async def _list(self, inbound: Inbound) -> dict[str, Any]:
         kind, member = LISTS[inbound.method]
         declarations = await self.listed(inbound.visitor, kind)
+        if not inbound.modern:
+            self.clients.note(inbound, kind, as_known(declarations))
         return page(declarations, member, inbound.params.get("cursor")) | CACHED
 
     async def _read(self, inbound: Inbound) -> dict[str, Any]:
@@ -167,13 +182,19 @@ class Serving:
         return {}
 
     async def _subscribe(self, inbound: Inbound) -> dict[str, Any]:
-        return self._subscribed(inbound, subscribed=True)
+        uri = inbound.text("uri")
+        if not self.clients.may_watch(inbound, uri):
+            return {}
+        if not await is_readable(inbound.visitor, uri):
+            raise unknown("resource", uri)
+        found = await watch(inbound.visitor, [uri])
+        if not found:
+            raise bad_params("the server doesn't tell of changes of this resource", {"uri": uri})
+        self.clients.subscribe(inbound, found)
+        return {}
 
     async def _unsubscribe(self, inbound: Inbound) -> dict[str, Any]:
-        return self._subscribed(inbound, subscribed=False)
-
-    def _subscribed(self, inbound: Inbound, *, subscribed: bool) -> dict[str, Any]:
-        self.clients.subscribe(inbound, inbound.text("uri"), subscribed=subscribed)
+        self.clients.unsubscribe(inbound, inbound.text("uri"))
         return {}
 
 

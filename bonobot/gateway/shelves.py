@@ -18,6 +18,8 @@ from bonobot.gateway.places import Place
 from bonobot.gateway.uris import Rename, own, prefix, renamed_page
 from mcp_servers.connections.changes import TOPICS
 from mcp_servers.connections.wire import TASKS_EXTENSION
+from mcp_servers.following import can_follow
+from mcp_servers.oauth.signing import by_person
 
 PAGE = 500
 SHELF = "gateway shelf"
@@ -35,6 +37,8 @@ class Shelf:
     offers: Mapping[str, Offer]
     prefixes: Mapping[str, UUID]
     capabilities: Mapping[str, Any]
+    # The same for people: what they sign in to for themselves tells nobody else of resources.
+    to_people: Mapping[str, Any]
     instructions: str
 
     def prompt(self, name: str) -> Offer | None:
@@ -43,8 +47,6 @@ class Shelf:
 
     def resource(self, uri: str) -> tuple[UUID, str] | None:
         """Return the server and its own URI, or template, that a client calls `uri`."""
-        if not self.prefixes:
-            return None
         only = self.prefixes.get("")
         return (only, uri) if only else own(uri, self.prefixes)
 
@@ -107,7 +109,8 @@ def _filled(place: Place, snapshot: Snapshot) -> Shelf:
         prompts=tuple({**one.declaration, "name": name} for name, one in prompts.items()),
         offers=prompts,
         prefixes=prefixes,
-        capabilities=_capabilities(snapshot),
+        capabilities=_capabilities(snapshot, person=False),
+        to_people=_capabilities(snapshot, person=True),
         instructions=_instructions(place, snapshot),
     )
 
@@ -125,15 +128,13 @@ def _located(offer: Offer, member: str, before: Mapping[UUID, str]) -> Declarati
     return {**offer.declaration, member: before[offer.facts.server_id] + offer.name}
 
 
-def _capabilities(snapshot: Snapshot) -> dict[str, Any]:
+def _capabilities(snapshot: Snapshot, *, person: bool) -> dict[str, Any]:
     """Return what a client may use here: of what the servers say that they can, what we hand on."""
-    said = [
-        one.endpoint.discovery.get("capabilities") or {}
-        for one in snapshot.servers.values()
-        if one.enabled and one.endpoint.discovery
-    ]
+    there = [one.endpoint for one in snapshot.servers.values() if one.enabled]
+    said = [one.discovery.get("capabilities") or {} for one in there if one.discovery]
     found: dict[str, Any] = {topic: {"listChanged": True} for topic in TOPICS}
-    found["resources"]["subscribe"] = True
+    if any(can_follow(one) and (person or not by_person(one)) for one in there):
+        found["resources"]["subscribe"] = True
     for name in ("completions", "logging"):
         if any(name in capabilities for capabilities in said):
             found[name] = {}

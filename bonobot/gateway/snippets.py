@@ -2,7 +2,8 @@
 
 Each program has its own file and its own names for the same three things: a name, the address, and
 the header with the token. Without a token a placeholder stands in its place; where a program can
-ask for it, or read it from the environment, it does.
+ask for it, or read it from the environment, it does. Where programs are let in by people, the
+address is enough: they come with their person, and get a token by themselves.
 """
 
 import json
@@ -12,24 +13,34 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from bonobot.lib.sayings import say
+
 PLACEHOLDER = "YOUR_TOKEN"
 VARIABLE = "BONOBOT_TOKEN"
 MODERN = "2026-07-28"
 ROOT = "/mcp"
+# What can't open a page for a person.
+TOKEN_ONLY = frozenset({"curl"})
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a program is to reach, as what, and with which token."""
+    """What a program is to reach, as what, and with which token; none where it `signs_in`."""
 
     url: str
     name: str = "bonobot"
     token: str = PLACEHOLDER
+    signs_in: bool = False
 
     @property
     def bearer(self) -> str:
         """The header's value."""
         return f"Bearer {self.token}"
+
+    @property
+    def headers(self) -> dict[str, Any]:
+        """The entry's member with the header; nothing where the program signs in."""
+        return {} if self.signs_in else {"headers": {"Authorization": self.bearer}}
 
     @property
     def local(self) -> bool:
@@ -58,11 +69,15 @@ class _Client:
     note: str = ""
 
 
-def target(base_url: str, path: str = ROOT, token: str = "") -> Target:
-    """Return what is reached at a path of the gateway, under a name that tells it apart."""
+def target(base_url: str, path: str = ROOT, token: str = "", *, signs_in: bool = False) -> Target:
+    """Return what is reached at a path of the gateway, under a name that tells it apart.
+
+    `signs_in` says that programs without a token are let in by people.
+    """
     slug = path.removeprefix(ROOT).rpartition("/")[2]
     name = f"bonobot-{slug}" if slug else "bonobot"
-    return Target(base_url.rstrip("/") + path, name, token or PLACEHOLDER)
+    signs_in = signs_in and not token
+    return Target(base_url.rstrip("/") + path, name, token or PLACEHOLDER, signs_in)
 
 
 def agent_path(slug: str) -> str:
@@ -78,7 +93,10 @@ def server_path(slug: str) -> str:
 def snippet(client: str, about: Target) -> Snippet:
     """Return what one program is told; raises `KeyError` for one that isn't known."""
     known = CLIENTS[client]
-    return Snippet(client, known.title, known.write(about), known.language, known.file, known.note)
+    note = known.note
+    if about.signs_in and client not in TOKEN_ONLY:
+        note = f"{_SIGNS_IN} {_STDIO}" if known.note == _STDIO else _SIGNS_IN
+    return Snippet(client, known.title, known.write(about), known.language, known.file, note)
 
 
 def snippets(about: Target) -> list[Snippet]:
@@ -95,7 +113,7 @@ def _entry(member: str, **names: str) -> Callable[[Target], str]:
     url = names.pop("url", "url")
 
     def write(about: Target) -> str:
-        entry = {**names, url: about.url, "headers": {"Authorization": about.bearer}}
+        entry = {**names, url: about.url, **about.headers}
         return _json({member: {about.name: entry}})
 
     return write
@@ -103,16 +121,19 @@ def _entry(member: str, **names: str) -> Callable[[Target], str]:
 
 def _bridge(about: Target) -> str:
     # No blank within an argument: some programs pass them on unquoted.
-    options = ["--header", "Authorization:${AUTH_HEADER}"]
-    entry = {
+    options = [] if about.signs_in else ["--header", "Authorization:${AUTH_HEADER}"]
+    entry: dict[str, Any] = {
         "command": "npx",
         "args": ["-y", "mcp-remote", about.url, *(["--allow-http"] * about.local), *options],
-        "env": {"AUTH_HEADER": about.bearer},
     }
+    if not about.signs_in:
+        entry["env"] = {"AUTH_HEADER": about.bearer}
     return _json({"mcpServers": {about.name: entry}})
 
 
 def _vs_code(about: Target) -> str:
+    if about.signs_in:
+        return _json({"servers": {about.name: {"type": "http", "url": about.url}}})
     asked, known = f"{about.name}-token", about.token != PLACEHOLDER
     entry = {
         "type": "http",
@@ -132,12 +153,16 @@ def _vs_code(about: Target) -> str:
 def _claude_code(about: Target) -> str:
     header = shlex.quote(f"Authorization: {about.bearer}")
     words = ["claude", "mcp", "add", "--transport", "http", about.name, about.url]
+    if about.signs_in:
+        return f"{shlex.join(words)}\n"
     return f"{shlex.join(words)} \\\n  --header {header}\n"
 
 
 def _codex(about: Target) -> str:
     # A table's name may hold no other characters unquoted, and neither does a slug.
     head = f"[mcp_servers.{about.name}]\nurl = {json.dumps(about.url)}\n"
+    if about.signs_in:
+        return head
     if about.token == PLACEHOLDER:
         return f'{head}bearer_token_env_var = "{VARIABLE}"\n'
     header = json.dumps(about.bearer, ensure_ascii=False)
@@ -162,9 +187,12 @@ def _curl(about: Target) -> str:
     return " \\\n  ".join([*lines, f"-d {shlex.quote(json.dumps(asked))}"]) + "\n"
 
 
-_ASKS = "Without a token in it, it asks for one when it starts and keeps it safe."
+_ASKS = say("Without a token in it, it asks for one when it starts and keeps it safe.")
 _READS = f"Without a token in it, it reads one from the variable {VARIABLE}."
-_STDIO = "It starts local programs only, so mcp-remote (Node.js) goes between."
+_SIGNS_IN = say(
+    "It opens a page here that asks you, and gets a token by itself. If it can't, write one in."
+)
+_STDIO = say("It starts local programs only, so mcp-remote (Node.js) goes between.")
 
 CLIENTS: dict[str, _Client] = {
     "claude-code": _Client(
@@ -195,5 +223,5 @@ CLIENTS: dict[str, _Client] = {
     "mcp-remote": _Client(
         "Programs that start servers by stdio", _bridge, file="mcp.json", note=_STDIO
     ),
-    "curl": _Client("curl", _curl, "sh", note="It lists the tools: a quick try."),
+    "curl": _Client("curl", _curl, "sh", note=say("It lists the tools: a quick try.")),
 }

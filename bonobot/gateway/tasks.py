@@ -20,7 +20,7 @@ from agents.remote_tasks import RemoteTask, TaskMethod, ask
 from agents.requests import Relay, Request
 from bonobot.gateway.failures import error_of
 from bonobot.gateway.fulfilling import Fulfilling
-from bonobot.gateway.hosting import Hosts, askable, takes_tasks
+from bonobot.gateway.hosting import askable, host_of, takes_tasks
 from bonobot.gateway.inbound import Inbound
 from bonobot.gateway.promising import HELD, standing
 from bonobot.gateway.shelves import shelf
@@ -42,9 +42,8 @@ LARGE = 16_384
 class Tasks:
     """The requests of this process's clients about tasks."""
 
-    def __init__(self, hosts: Hosts) -> None:
-        self._hosts = hosts
-        self._promised = Fulfilling(hosts)
+    def __init__(self) -> None:
+        self._promised = Fulfilling()
 
     async def get(self, inbound: Inbound) -> dict[str, Any]:
         """Answer `tasks/get`: how the task is, and what it has come to or waits for."""
@@ -111,7 +110,7 @@ class Tasks:
             holder=inbound.holder,
             agent_id=inbound.visitor.place.agent_id,
             server_id=task.server_id,
-            host=self._hosts.of(inbound),
+            host=host_of(inbound),
             relay=Relay(meta=inbound.own_meta),
         )
         try:

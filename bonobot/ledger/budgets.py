@@ -9,10 +9,27 @@ from datetime import UTC, datetime
 from typing import Literal
 from uuid import UUID
 
+from bonobot.lib.sayings import say
+
 Period = Literal["day", "month", "total"]
 _PARTS = ("kind", "organization", "scope", "scope_id", "unit", "period", "bucket")
-_UNITS = {"microusd": "money (micro-dollars)", "milliseconds": "running time (milliseconds)"}
-_PERIODS = {"day": "a day", "month": "a month", "total": "in total"}
+_UNITS = {
+    "microusd": say("money (micro-dollars)"),
+    "milliseconds": say("running time (milliseconds)"),
+    "calls": say("calls"),
+    "tokens": say("tokens"),
+}
+_PERIODS = {"day": say("a day"), "month": say("a month"), "total": say("in total")}
+# Whose rates and budgets there are.
+OWNERS = {
+    "global": say("whole installation's"),
+    "organization": say("organization's"),
+    "agent": say("agent's"),
+    "session": say("session's"),
+    "server": say("server's"),
+    "token": say("token's"),
+    "caller": say("caller's"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +84,11 @@ def named(key: str) -> str:
     """Return whose budget of what a key is of, in words; the key itself if it is no budget's."""
     parts = key.split(":")
     if len(parts) != len(_PARTS):
-        return f"budget `{key}`"
+        return say("budget `{key}`", key=key)
     words = dict(zip(_PARTS, parts, strict=True))
-    unit = _UNITS.get(words["unit"], words["unit"])
-    return f"{words['scope']}'s budget of {unit} {_PERIODS.get(words['period'], '')}".strip()
+    return say(
+        "{whose} budget of {unit} {period}",
+        whose=OWNERS.get(words["scope"], f"{words['scope']}'s"),
+        unit=_UNITS.get(words["unit"], words["unit"]),
+        period=_PERIODS.get(words["period"], words["period"]),
+    )

@@ -100,11 +100,22 @@ class Inspector:
         if row.closed_seq is not None:
             heappush(self._closings, (row.closed_seq, row.closed_digest, row.closed, row.id))
 
+    def feed_closing(self, row: Stored) -> None:
+        """Check the columns of a row whose opening lies before the start, and its closing."""
+        self._check_columns(row)
+        if row.closed_seq is not None:
+            heappush(self._closings, (row.closed_seq, row.closed_digest, row.closed, row.id))
+
+    @property
+    def last(self) -> Tip:
+        """The last entry that was checked."""
+        return Tip(*self._last) if self._last else Tip()
+
     def settle(self) -> Tip:
         """Check what is left and return where the rows ended."""
         for entry in self._closings_before(None):
             self._check_entry(entry)
-        return Tip(*self._last) if self._last else Tip()
+        return self.last
 
     def finish(self) -> None:
         """Check what is left against the tip, and the tip against the anchors."""

@@ -132,6 +132,17 @@ def record(
     return one.id
 
 
+@contextmanager
+def written_last() -> Iterator[None]:
+    """Make changes in one transaction and write what is recorded of them at its end.
+
+    Else the organization's chain stays locked from the first of them on, and whoever has locked
+    what is written later waits for it.
+    """
+    with _recorded(None):
+        yield
+
+
 def bump(organization_id: UUID) -> None:
     """Raise the organization's policy generation in the caller's transaction.
 
@@ -145,17 +156,18 @@ def bump(organization_id: UUID) -> None:
 
 
 @contextmanager
-def _recorded(one: Change) -> Iterator[None]:
+def _recorded(one: Change | None) -> Iterator[None]:
     outermost = _thread.pending is None
     pending = _thread.pending = _thread.pending or _Pending()
     before = len(pending.done)
     try:
         with transaction.atomic():
             yield
-            pending.done.append((one, datetime.now(UTC)))
-            if one.governed:
-                pending.bumped.add(one.organization_id)
-            if outermost:
+            if one is not None:
+                pending.done.append((one, datetime.now(UTC)))
+                if one.governed:
+                    pending.bumped.add(one.organization_id)
+            if outermost and (pending.done or pending.bumped):
                 _write(pending)
     except BaseException:
         del pending.done[before:]
@@ -178,7 +190,8 @@ def _write(pending: _Pending) -> None:
         item = _item(one, at, tip.generation)
         tip = tips[one.organization_id] = tip.extend(item.text)
         sealed.append(Sealed(item, tip.seq, tip.digest))
-    store.write_opened(database, sealed)
+    if sealed:
+        store.write_opened(database, sealed)
     store.write_heads(database, tips)
 
 

@@ -1,14 +1,14 @@
 """Committing: one group of tickets in one durable transaction, on a connection of its own."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 from django.db import DEFAULT_DB_ALIAS, Error, connections
 
-from bonobot.ledger import groups, store
+from bonobot.ledger import at_once, groups, store
 from bonobot.ledger.databases import Database, OwnDatabase
 from bonobot.ledger.entries import Admitted
 from bonobot.ledger.groups import Answer, Close
@@ -30,9 +30,6 @@ APPLICATION_NAME = "bonobot ledger"  # in pg_stat_activity
 NETWORK_TIMEOUT_MS = 5_000
 # For this process's turn, and then for other processes: waiting for them is no fault.
 SQLITE_BUSY_S = 1.0
-
-Key = TypeVar("Key")
-Value = TypeVar("Value")
 
 
 class Committer:
@@ -126,14 +123,48 @@ def _recall(ticket: Ticket, row: store.Written) -> Answer | None:
 def _commit(database: OwnDatabase, memory: Memory, tickets: Sequence[Ticket]) -> list[Answer]:
     items = [ticket.item for ticket in tickets]
     needs = groups.needs(items)
+    answers = _commit_at_once(database, memory, tickets, needs)
+    if answers is not None:
+        return answers
     with database.turn(within_s=SQLITE_BUSY_S):
         before = _locked(database, memory, needs)
         plan = groups.decide(before, items)
-        for ticket in tickets:
-            ticket.sent = True
+        _send(tickets)
         _store(database, before, plan)
-    memory.learn(needs, plan.state)
+    memory.learn(needs, plan.state, now=before.now)
     return plan.answers
+
+
+def _commit_at_once(
+    database: OwnDatabase, memory: Memory, tickets: Sequence[Ticket], needs: groups.Needs
+) -> list[Answer] | None:
+    """Commit a group decided on what is remembered; None: it must be decided on what is stored.
+
+    A refusal is never given from memory: what it is for may be over.
+    """
+    guessed = memory.guess(database, needs)
+    if guessed is None:
+        return None
+    items = [ticket.item for ticket in tickets]
+    plan = groups.decide(guessed, items)
+    if len(plan.opened) + len(plan.closed) < len(items):
+        return None
+    fresh = [ticket for ticket in tickets if not ticket.sent]
+    _send(tickets)
+    now = at_once.write(database, guessed, plan)
+    if now is None:
+        memory.mistaken(needs)
+        for ticket in fresh:
+            ticket.sent = False
+        return None
+    memory.learn(needs, plan.state, now=now)
+    return plan.answers
+
+
+def _send(tickets: Sequence[Ticket]) -> None:
+    """Note that the tickets' commit goes out: what becomes of it may never be heard."""
+    for ticket in tickets:
+        ticket.sent = True
 
 
 def _locked(database: OwnDatabase, memory: Memory, needs: groups.Needs) -> groups.State:
@@ -145,7 +176,9 @@ def _locked(database: OwnDatabase, memory: Memory, needs: groups.Needs) -> group
     with database.pipelined():
         database.begin()
         read = store.lock(database, needs)
-    return read()
+    before = read()
+    memory.compare(before)
+    return before
 
 
 def _store(database: OwnDatabase, before: groups.State, plan: groups.Plan) -> None:
@@ -153,14 +186,9 @@ def _store(database: OwnDatabase, before: groups.State, plan: groups.Plan) -> No
     with database.pipelined():
         store.write_opened(database, plan.opened)
         store.write_closed(database, plan.closed)
-        store.write_heads(database, _changed(before.tips, after.tips))
-        store.write_cells(database, _changed(before.cells, after.cells))
-        store.write_rates(database, _changed(before.rates, after.rates))
-        store.write_flows(database, _changed(before.flows, after.flows))
-        store.spend(database, _changed(before.permits, after.permits))
+        store.write_heads(database, store.changed(before.tips, after.tips))
+        store.write_cells(database, store.changed(before.cells, after.cells))
+        store.write_rates(database, store.changed(before.rates, after.rates))
+        store.write_flows(database, store.changed(before.flows, after.flows))
+        store.spend(database, store.changed(before.permits, after.permits))
         database.commit()
-
-
-def _changed(before: Mapping[Key, Value], after: Mapping[Key, Value]) -> dict[Key, Value]:
-    # What nothing was decided about is still the same object.
-    return {key: value for key, value in after.items() if value is not before.get(key)}

@@ -19,6 +19,7 @@ from django.db.models import F, Min, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from bonobot.ledger import summing
 from bonobot.ledger.models import TOOK, AuditRow, Checkpoint, Counted, Head, Rollup, Uncounted
 from bonobot.ledger.rollups import (
     COUNTED,
@@ -106,7 +107,7 @@ def rebuild(organization_id: UUID) -> int:
     with transaction.atomic():
         Counted.objects.get_or_create(organization_id=organization_id)
         Counted.objects.filter(pk=organization_id).update(
-            seq=0, head=0, since=since, version=F("version") + 1
+            seq=0, head=0, since=since, version=F("version") + 1, summed_since=None
         )
         old = Rollup.objects.filter(organization_id=organization_id)
         (old.filter(begins__gte=since) if since else old).delete()
@@ -192,13 +193,20 @@ def _write(looked: Looked) -> bool:
     with transaction.atomic():
         if cursor.version < 0:
             Counted.objects.get_or_create(organization_id=cursor.pk)
-            cursor.version = 0
+            cursor.version, cursor.summed_version = 0, 0
+            cursor.summed_since = summing.ALWAYS
         moved = Counted.objects.filter(pk=cursor.pk, version=cursor.version).update(
-            seq=looked.seq, head=looked.head, version=cursor.version + 1
+            seq=looked.seq,
+            head=looked.head,
+            version=cursor.version + 1,
+            summed_version=cursor.version + 1,
+            summed_since=(summed := summing.whole_since(cursor)),
         )
         if not moved:
             return False
-        _add(fold(looked.ended))
+        sums = fold(looked.ended)
+        _add(sums)
+        summing.add(sums, summed)
         Uncounted.objects.bulk_create(looked.waits, batch_size=BATCH)
         over = Q(refused=True, opened_at__lt=timezone.now() - FLOOD_KEPT)
         gone = Uncounted.objects.filter(organization_id=cursor.pk)
@@ -220,7 +228,7 @@ def _add(sums: dict[Place, Sum]) -> None:
         batch_size=LATE_AT_ONCE,
         update_conflicts=True,
         unique_fields=["key"],
-        update_fields=[*SUMS, *TOOK, "agent_name", "server_name"],
+        update_fields=[*SUMS, *TOOK, "agent_name", "server_name", "last_at"],
     )
 
 
@@ -240,3 +248,4 @@ def _grow(row: Rollup, by: Sum) -> None:
     for name, more in zip(TOOK, by.took, strict=True):
         setattr(row, name, getattr(row, name) + more)
     row.agent_name, row.server_name = by.agent_name, by.server_name
+    row.last_at = max(filter(None, (row.last_at, by.last_at)), default=None)

@@ -75,6 +75,11 @@ class Charge:
             )
 
 
+def rates_of(organization_id: UUID) -> str:
+    """Return how the keys of an organization's own rates begin; others may be shared by several."""
+    return f"rate:{organization_id}:"
+
+
 @dataclass(frozen=True, slots=True)
 class Flow:
     """What a call does to the labels that its caller holds, as bits; `key` names the caller.

@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from bonobot.ledger import sealing
 from bonobot.ledger.chain import Stored
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.verify import SEALED, stored
+from bonobot.ledger.stored import SEALED, stored
 
 Form = Literal["jsonl", "csv"]
 MEDIA: dict[str, str] = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}

@@ -10,6 +10,7 @@ from uuid import UUID
 from django.apps import apps
 from django.db.models import QuerySet
 
+from bonobot.ledger.entries import rates_of
 from bonobot.ledger.models import RateCell
 
 
@@ -23,7 +24,7 @@ def rows_of(organization_id: UUID) -> list[QuerySet[Any]]:
     found: list[QuerySet[Any]] = [
         model._base_manager.filter(organization_id=organization_id) for model in own
     ]
-    return [*found, RateCell.objects.filter(key__startswith=f"rate:{organization_id}:")]
+    return [*found, RateCell.objects.filter(key__startswith=rates_of(organization_id))]
 
 
 def forget(organization_id: UUID) -> int:

@@ -2,10 +2,11 @@
 
 from math import ceil
 
-from bonobot.ledger.budgets import Cell, named
+from bonobot.ledger.budgets import OWNERS, Cell, named
 from bonobot.ledger.entries import Charge, Flow, Reserve
 from bonobot.ledger.permits import Verdict
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 
 MICROSECONDS = 1_000_000
 RATE_PARTS = 3
@@ -28,7 +29,7 @@ class AuditUnavailable(Refusal):
 
     def __init__(self, cause: object) -> None:
         super().__init__(
-            f"The audit can't be written now: {cause}.",
+            say("The audit can't be written now: {cause}.", cause=cause),
             remedy="Try again; if it stays so, `bonobot doctor` checks the database.",
             retry_after=1,
         )
@@ -73,10 +74,14 @@ class RateLimited(Refusal):
     def __init__(self, charge: Charge, *, wait_us: int) -> None:
         seconds = max(ceil(wait_us / MICROSECONDS), 1)
         super().__init__(
-            f"The {_whose(charge.key)} limit of {charge.per_minute} calls a minute, "
-            f"{charge.burst} at once, is reached.",
+            say(
+                "The {whose} limit of {per_minute} calls a minute, {burst} at once, is reached.",
+                whose=_whose(charge.key),
+                per_minute=charge.per_minute,
+                burst=charge.burst,
+            ),
             rule=charge.key,
-            remedy=f"Try again in {seconds} s.",
+            remedy=say("Try again in {seconds} s.", seconds=seconds),
             retry_after=seconds,
         )
 
@@ -84,7 +89,7 @@ class RateLimited(Refusal):
 def _whose(key: str) -> str:
     """Return whose rate a key names: `rate:{organization}:{scope}:{scope id}`."""
     scope = key.split(":")[2] if key.count(":") >= RATE_PARTS else ""
-    return "whole installation's" if scope == "global" else f"{scope or 'caller'}'s"
+    return OWNERS.get(scope or "caller", f"{scope}'s")
 
 
 class BudgetExhausted(Refusal):
@@ -96,8 +101,15 @@ class BudgetExhausted(Refusal):
 
     def __init__(self, reserve: Reserve, cell: Cell) -> None:
         super().__init__(
-            f"The {named(reserve.key)} is {reserve.limit} and doesn't allow {reserve.amount} more: "
-            f"{cell.spent} are spent and {cell.reserved} are set aside for running calls.",
+            say(
+                "The {named} is {limit} and doesn't allow {amount} more: {spent} "
+                "are spent and {reserved} are set aside for running calls.",
+                named=named(reserve.key),
+                limit=reserve.limit,
+                amount=reserve.amount,
+                spent=cell.spent,
+                reserved=cell.reserved,
+            ),
             rule=reserve.key,
             remedy="Wait for the next period, or ask who may to raise the budget.",
             extra={
@@ -133,11 +145,13 @@ class PermitRefused(Refusal):
     title = "The approval doesn't hold"
 
     _TEXTS = {
-        "approval_unknown": "There is no such approval.",
-        "approval_mismatch": "The approval was given for another call: other arguments, another "
-        "definition or other rules.",
-        "approval_expired": "The approval has expired.",
-        "approval_spent": "The approval was used already.",
+        "approval_unknown": say("There is no such approval."),
+        "approval_mismatch": say(
+            "The approval was given for another call: other arguments, another definition or "
+            "other rules."
+        ),
+        "approval_expired": say("The approval has expired."),
+        "approval_spent": say("The approval was used already."),
     }
 
     def __init__(self, verdict: Verdict) -> None:

@@ -82,10 +82,12 @@ class Sum:
     took: list[int] = field(default_factory=lambda: [0] * BUCKETS)
     agent_name: str = ""
     server_name: str = ""
+    last_at: datetime | None = None
 
     def add(self, row: Ended) -> None:
         """Add one row."""
         self.calls += row.times
+        self.last_at = max(self.last_at or row.opened_at, row.opened_at)
         self.input_tokens += row.input_tokens
         self.output_tokens += row.output_tokens
         self.cost_microusd += row.cost_microusd
@@ -102,7 +104,10 @@ def fold(rows: Iterable[Ended], grains: Sequence[Grain] = GRAINS) -> dict[Place,
         kind = kind_of(row)
         for grain in grains:
             place = Place(kind, grain, beginning(row.opened_at, grain))
-            found.setdefault(place, Sum()).add(row)
+            total = found.get(place)
+            if total is None:
+                total = found[place] = Sum()
+            total.add(row)
     return found
 
 

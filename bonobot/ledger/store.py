@@ -7,7 +7,8 @@ UPDATE … RETURNING` creates, locks and reads rows in the order of its VALUES (
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any, NamedTuple, TypeVar
 from uuid import UUID
 
 from bonobot.ledger import sealing
@@ -19,6 +20,9 @@ from bonobot.ledger.groups import Needs, Sealed, State
 from bonobot.ledger.permits import Granted
 
 POSTGRESQL_CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 def _listed(names: Iterable[str], form: str = '"{}"') -> str:
@@ -59,14 +63,14 @@ _WRITTEN = """
     FROM ledger_auditrow JOIN ledger_head USING (organization_id)
     WHERE id IN ({places})
 """
-_OPENING = ("seq", "digest", "opened", *(column.name for column in sealing.OPENING))
+OPENING = ("seq", "digest", "opened", *(column.name for column in sealing.OPENING))
 # Built from the names of our own columns; values are always parameters.
 _OPEN = "INSERT INTO ledger_auditrow ({}) VALUES ({})".format(  # noqa: S608
-    _listed(_OPENING), _listed(_OPENING, "%s")
+    _listed(OPENING), _listed(OPENING, "%s")
 )
-_CLOSING = ("closed_seq", "closed_digest", "closed", *(column.name for column in sealing.CLOSING))
+CLOSING = ("closed_seq", "closed_digest", "closed", *(column.name for column in sealing.CLOSING))
 _CLOSE = "UPDATE ledger_auditrow SET {} WHERE id = %s AND closed_seq IS NULL".format(  # noqa: S608
-    _listed(_CLOSING, '"{}" = %s')
+    _listed(CLOSING, '"{}" = %s')
 )
 # Without a code that of the opening stays, and SQLite leaves the index of codes alone.
 _CLOSE_WELL = _CLOSE.replace(', "code" = %s', "")
@@ -96,12 +100,22 @@ class Written(NamedTuple):
     generation: int
 
 
+class Gate(NamedTuple):
+    """A condition that an UPDATE has beside its own, and the condition's values."""
+
+    sql: str = ""
+    values: Row = ()
+
+
+OPEN_GATE = Gate()
+
+
 def lock(database: Database, needs: Needs) -> Callable[[], State]:
     """Lock the rows of a group; return a function that reads them once the answers are there."""
     heads = _lock_heads(database, needs.organizations)
-    cells = _rows_in(database, _LOCK_CELLS, _owned(database, needs.cells))
-    rates = _rows_in(database, _LOCK_RATES, [(key,) for key in needs.rates])
-    flows = _rows_in(database, _LOCK_FLOWS, _owned(database, needs.flows))
+    cells = execute_rows(database, _LOCK_CELLS, _owned(database, needs.cells))
+    rates = execute_rows(database, _LOCK_RATES, [(key,) for key in needs.rates])
+    flows = execute_rows(database, _LOCK_FLOWS, _owned(database, needs.flows))
     permits = _select(database, _PERMITS, needs.permits)
     closable = _select(database, _CLOSABLE, needs.closing)
 
@@ -127,21 +141,21 @@ def lock_heads(database: Database, organizations: Iterable[UUID]) -> dict[UUID, 
 
 def write_opened(database: Database, sealed: Sequence[Sealed]) -> None:
     """Insert rows with their first seal."""
-    database.execute_each(_OPEN, [_opening(database, one) for one in sealed])
+    database.execute_each(_OPEN, [opening(database, one) for one in sealed])
 
 
-def write_closed(database: Database, sealed: Sequence[Sealed]) -> None:
+def write_closed(database: Database, sealed: Sequence[Sealed], gate: Gate = OPEN_GATE) -> None:
     """Give open rows their second seal."""
     well: list[Row] = []
     others: list[Row] = []
     for one in sealed:
         row, call_id = _closing(database, one), database.uuid(one.item.call_id)
         if row[-1] is None:
-            well.append((*row[:-1], call_id))
+            well.append((*row[:-1], call_id, *gate.values))
         else:
-            others.append((*row, call_id))
-    database.execute_each(_CLOSE_WELL, well)
-    database.execute_each(_CLOSE, others)
+            others.append((*row, call_id, *gate.values))
+    database.execute_each(_CLOSE_WELL + gate.sql, well)
+    database.execute_each(_CLOSE + gate.sql, others)
 
 
 def write_heads(database: Database, tips: Mapping[UUID, Tip]) -> None:
@@ -155,15 +169,15 @@ def write_heads(database: Database, tips: Mapping[UUID, Tip]) -> None:
     )
 
 
-def write_cells(database: Database, cells: Mapping[str, Cell]) -> None:
+def write_cells(database: Database, cells: Mapping[str, Cell], gate: Gate = OPEN_GATE) -> None:
     """Store budget cells."""
-    rows = [(cell.spent, cell.reserved, key) for key, cell in cells.items()]
-    database.execute_each(_SET_CELL, rows)
+    rows = [(cell.spent, cell.reserved, key, *gate.values) for key, cell in cells.items()]
+    database.execute_each(_SET_CELL + gate.sql, rows)
 
 
 def write_rates(database: Database, rates: Mapping[str, int]) -> None:
     """Store rate cells."""
-    _rows_in(database, _SET_RATES, list(rates.items()))
+    execute_rows(database, _SET_RATES, list(rates.items()))
 
 
 def write_flows(database: Database, flows: Mapping[str, Held]) -> None:
@@ -182,6 +196,11 @@ def spend(database: Database, permits: Mapping[UUID, Granted]) -> None:
     database.execute_each(_SPEND, rows)
 
 
+def changed(before: Mapping[Key, Value], after: Mapping[Key, Value]) -> dict[Key, Value]:
+    """Return what is to be stored: what nothing was decided about is still the same object."""
+    return {key: value for key, value in after.items() if value is not before.get(key)}
+
+
 def remove(database: Database, organization_id: UUID, *, up_to: int) -> None:
     """Delete an organization's rows from the beginning of its chain up to a position."""
     database.execute(_REMOVE, [database.uuid(organization_id), up_to])
@@ -198,7 +217,8 @@ def written(database: Database, call_ids: Sequence[UUID]) -> dict[UUID, Written]
     return {_id(row): Written(*found) for row, *found in rows}
 
 
-def _opening(database: Database, sealed: Sealed) -> Row:
+def opening(database: Database, sealed: Sealed) -> Row:
+    """Return the values of `OPENING` that open a row."""
     item = sealed.item
     columns = database.written(sealing.OPENING, item.columns)
     return (sealed.seq, sealed.digest, item.text, *columns)
@@ -214,7 +234,7 @@ def _lock_heads(database: Database, organizations: Sequence[UUID]) -> Cursor | N
     # One clock for all hosts, read behind the lock.
     clock = "NULL" if database.is_sqlite else POSTGRESQL_CLOCK
     rows = [(database.uuid(organization),) for organization in organizations]
-    return _rows_in(database, _LOCK_HEADS.replace("{clock}", clock), rows)
+    return execute_rows(database, _LOCK_HEADS.replace("{clock}", clock), rows)
 
 
 def _owned(database: Database, keys: Iterable[tuple[str, UUID]]) -> list[Row]:
@@ -227,12 +247,13 @@ def _granted(
     return Granted(_id(organization), digest, expires, _id(spent_by) if spent_by else None)
 
 
-def _rows_in(database: Database, sql: str, rows: Sequence[Row]) -> Cursor | None:
+def execute_rows(database: Database, sql: str, rows: Sequence[Row], *more: object) -> Cursor | None:
+    """Execute a statement with the values of some rows, and then `more`, if there are any rows."""
     if not rows:
         return None
     row = "(" + ", ".join(["%s"] * len(rows[0])) + ")"
     places = ", ".join([row] * len(rows))
-    return database.execute(sql.replace("{rows}", places), [one for row in rows for one in row])
+    return database.execute(sql.replace("{rows}", places), [*chain.from_iterable(rows), *more])
 
 
 def _select(database: Database, sql: str, ids: Sequence[UUID]) -> Cursor | None:

@@ -1,47 +1,69 @@
 """Celery tasks of the ledger: what leaves the database on a schedule."""
 
+import time
 from datetime import timedelta
+from uuid import UUID
 
 from celery import shared_task
-from django.conf import settings
 from django.utils import timezone
 
-from bonobot.ledger import anchors, counting, retention, usage
-from bonobot.ledger.actors import Actor
-from bonobot.ledger.models import FlowCell, Head, PermitRow
+from bonobot.ledger import anchors, counting, summing, usage
+from bonobot.ledger.models import FlowCell, PermitRow
+from bonobot.ledger.verify import step
+from bonobot.lib.alone import Alone
+from bonobot.lib.nudges import nudge
 
-SYSTEM = Actor(kind="system", id="retention", label="retention")
 # Long after nobody can spend a permit, hold a label or look at what a past period took.
 KEPT = timedelta(days=90)
 MICROSECONDS = 1_000_000
+VERIFY_FURTHER = "bonobot.ledger.tasks.verify_further"
+# After that long a verification lets others have the worker, and goes on behind them.
+AT_A_TIME_S = 20.0
 
 
-@shared_task
+@shared_task(base=Alone)
 def export_heads() -> int:
     """Write the signed ends of the chains that moved to `BONOBOT_AUDIT_HEADS`."""
     return anchors.export()
 
 
-@shared_task
+@shared_task(base=Alone)
 def count_usage() -> int:
-    """Add what ended since the last time to the rollups; return how many rows that were."""
-    return counting.count_all()
+    """Add what ended since the last time to the rollups; return how many rows that were.
+
+    Then some days of those that aren't in the summaries yet are summed.
+    """
+    counted = counting.count_all()
+    summing.catch_up()
+    return counted
 
 
-@shared_task
-def prune_audit() -> int:
-    """Remove audit rows older than `BONOBOT_AUDIT_DAYS` (0: none), and what nobody needs any more.
+@shared_task(base=Alone)
+def forget_cells() -> None:
+    """Remove what nobody needs any more beside the audit.
 
     That is: permits long expired, labels long let go, budgets' cells of periods long past, and
-    rollups of hours whose days are kept.
+    rollups and summaries of hours whose days are kept.
     """
     counting.forget()
+    summing.forget()
     usage.forget(timezone.now() - KEPT)
     stale = int((timezone.now() - KEPT).timestamp()) * MICROSECONDS
     PermitRow.objects.filter(expires__lt=stale).delete()
     FlowCell.objects.filter(labels=0, touched__lt=stale).delete()
-    if not settings.BONOBOT_AUDIT_DAYS:
-        return 0
-    before = timezone.now() - timedelta(days=settings.BONOBOT_AUDIT_DAYS)
-    organizations = Head.objects.values_list("organization_id", flat=True)
-    return sum(retention.prune(one, before=before, actor=SYSTEM).rows for one in organizations)
+
+
+@shared_task
+def verify_further(organization_id: str, afresh: str = "") -> bool:
+    """Verify a chain from where it was left, `afresh` from its beginning, in remembered steps.
+
+    Return whether its end was reached; where it wasn't, a message has a worker go on. A lost one
+    loses nothing: the next verification goes on from the last step.
+    """
+    ends = time.monotonic() + AT_A_TIME_S
+    standing = step(UUID(organization_id), afresh=bool(afresh))
+    while not standing.done and time.monotonic() < ends:
+        standing = step(UUID(organization_id))
+    if not standing.done:
+        nudge(VERIFY_FURTHER, organization_id)
+    return standing.done

@@ -1,28 +1,37 @@
-"""Verify: read an organization's chain from the beginning and say all that is wrong with it.
+"""Verify: read an organization's chain and say all that is wrong with it, at once or in steps.
 
 It takes no lock and reads in pages: entries never change once they are written, so what was sealed
 up to the head that was read first can be checked while calls go on. Nothing may lie beyond the
 head that is read last. A pruned chain is read from its signed checkpoint on, and what was exported
 before (anchors) must still be there.
+
+`step` reads a bounded number of rows and remembers where that ended in a statement that is signed
+with the keys of the audit, which the database doesn't have: the digest there, which rows may still
+be closed behind it, and what was wrong so far. A statement that was altered or made up is a fault
+itself, and the verification begins anew. Once the end was reached, the next step reads what came
+since. What lies before isn't read again by that: whoever alters a row after it was verified is
+found by the next verification from the beginning.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db.models import Max
 
 from bonobot.ledger import retention, sealing
-from bonobot.ledger.anchors import Anchor
-from bonobot.ledger.chain import Fault, Inspector, Stored, Tip
-from bonobot.ledger.models import AuditRow, Head
+from bonobot.ledger.anchors import Anchor, signer
+from bonobot.ledger.chain import MOST_FAULTS, Fault, Inspector, Stored, Tip
+from bonobot.ledger.models import AuditRow, Verification
+from bonobot.ledger.stored import HIGHEST, LOWEST, rows_at, rows_from, tip_of
 
-PAGE = 1_000
-LOWEST, HIGHEST = -(2**63), 2**63 - 1
-
-SEALED = ("id", "seq", "digest", "opened", "closed_seq", "closed_digest", "closed")
+KIND = "verified"
+STEP = 10_000
+# A refusal's window ends within a minute; then it is closed if it came again, or never.
+WINDOW = timedelta(hours=1)
+_OUTCOME, _OPENED_AT = sealing.NAMES.index("outcome"), sealing.NAMES.index("opened_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +49,98 @@ class Report:
     start: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a verification has come; `seq` and `digest` are of the last entry it checked.
+
+    `since` is where it began: 0 the beginning, else a checkpoint. `behind` is the row that was
+    read last, `waiting` the places of rows that may be closed later, `end` that of the chain when
+    it was looked at, `done` whether it was reached.
+    """
+
+    organization_id: UUID
+    since: int
+    seq: int
+    digest: str
+    behind: int = LOWEST - 1
+    rows: int = 0
+    waiting: tuple[int, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    end: int = 0
+    done: bool = False
+    at: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was wrong so far."""
+        return not self.faults
+
+    @property
+    def share(self) -> float:
+        """How much of the chain is read, from 0 to 1."""
+        length = self.end - self.since
+        return 1.0 if self.done or length <= 0 else max(0.0, (self.seq - self.since) / length)
+
+    def report(self) -> Report:
+        """Return it as a report; of a verification that is done."""
+        return Report(self.ok, self.rows, self.faults, self.seq, self.digest, self.since)
+
+
+def beginning(organization_id: UUID) -> Standing:
+    """Return where a verification of the whole chain begins."""
+    since, digest = retention.start(organization_id)
+    faults = tuple(_forged(organization_id))
+    return Standing(organization_id, since, since, digest, faults=faults)
+
+
+def remembered(organization_id: UUID) -> Standing | None:
+    """Return where the last verification stands; None where there was none.
+
+    One that isn't signed by this installation stands at the beginning, with that as its fault.
+    """
+    found = Verification.objects.filter(pk=organization_id).first()
+    if found is None:
+        return None
+    statement = found.statement
+    told = {"kind": KIND, "organization_id": str(organization_id)}
+    genuine = isinstance(statement, dict) and signer().holds(statement)
+    if not genuine or any(statement.get(name) != value for name, value in told.items()):
+        fault = Fault("standing", 0, "", "where it stood wasn't signed by this installation")
+        start = beginning(organization_id)
+        return replace(start, faults=(*start.faults, fault))
+    return _read(organization_id, statement)
+
+
+def step(
+    organization_id: UUID,
+    *,
+    rows: int = STEP,
+    anchors: Iterable[Anchor] = (),
+    afresh: bool = False,
+) -> Standing:
+    """Verify so many rows further, remember where that is, and return it.
+
+    It goes on where the last step stopped; `afresh` begins with the whole chain again.
+    """
+    standing = None if afresh else remembered(organization_id)
+    if standing is None or standing.seq < retention.start(organization_id)[0]:
+        standing = _moved(organization_id, standing)
+    standing = advance(standing, tip_of(organization_id), rows=rows, anchors=anchors)
+    statement = signer().sign(_written(standing))
+    Verification.objects.update_or_create(pk=organization_id, defaults={"statement": statement})
+    return standing
+
+
 def verify(organization_id: UUID, anchors: Iterable[Anchor] = ()) -> Report:
     """Check every entry, every link and every copied column of an organization's chain.
 
-    `anchors` are ends of the chain that were exported earlier.
+    `anchors` are ends of the chain that were exported earlier. Nothing is remembered.
     """
-    tip = _tip(organization_id)
-    start = Tip(*retention.start(organization_id))
-    inspector = Inspector(tip, start, _positions(anchors))
-    for row in _rows(organization_id, up_to=tip.seq):
-        inspector.feed(row)
-    inspector.finish()
-    faults = [
-        *_forged(organization_id),
-        *inspector.faults,
-        *_beyond(organization_id, inspector.highest),
-    ]
-    return Report(not faults, inspector.rows, tuple(faults), tip.seq, tip.digest, start.seq)
+    tip, known = tip_of(organization_id), list(anchors)
+    standing = beginning(organization_id)
+    while not standing.done:
+        standing = advance(standing, tip, rows=STEP, anchors=known)
+    return standing.report()
 
 
 def verify_exported(rows: Iterable[Stored]) -> Report:
@@ -69,8 +153,95 @@ def verify_exported(rows: Iterable[Stored]) -> Report:
     return Report(not faults, inspector.rows, faults, last.seq, last.digest)
 
 
-def _positions(anchors: Iterable[Anchor]) -> dict[int, str]:
-    return {anchor.seq: anchor.digest for anchor in anchors}
+def advance(
+    standing: Standing, tip: Tip, *, rows: int = STEP, anchors: Iterable[Anchor] = ()
+) -> Standing:
+    """Return where a verification stands after so many more rows, at a tip at most."""
+    known = {one.seq: one.digest for one in anchors if one.seq > standing.seq}
+    if standing.seq > tip.seq:
+        known[standing.seq] = standing.digest  # it was the chain's end, or before it
+    inspector = Inspector(tip, Tip(standing.seq, standing.digest), known)
+    open_rows = _Open(standing)
+    for row in rows_at(standing.organization_id, standing.waiting):
+        inspector.feed_closing(row)
+        open_rows.see(row)
+    behind, read = standing.behind, 0
+    for row in rows_from(standing.organization_id, behind + 1, up_to=tip.seq, most=rows):
+        inspector.feed(row)
+        open_rows.see(row)
+        behind, read = row.seq, read + 1
+    done = read < rows
+    if done:
+        inspector.finish()
+    faults = [*standing.faults, *open_rows.gone(), *inspector.faults]
+    if done:
+        faults += _beyond(standing.organization_id, inspector.highest)
+    last = inspector.last
+    return replace(
+        standing,
+        seq=last.seq,
+        digest=last.digest,
+        behind=behind,
+        rows=standing.rows + read,
+        waiting=open_rows.after(last.seq),
+        faults=tuple(dict.fromkeys(faults))[:MOST_FAULTS],
+        end=tip.seq,
+        done=done,
+        at=sealing.stamp(datetime.now(UTC)),
+    )
+
+
+@dataclass(slots=True)
+class _Open:
+    """The rows that may have an entry behind the last one that was checked."""
+
+    standing: Standing
+    found: dict[int, int | None] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    since: str = field(default_factory=lambda: sealing.stamp(datetime.now(UTC) - WINDOW))
+
+    def see(self, row: Stored) -> None:
+        """Keep a row in mind if it was closed, or may be."""
+        self.seen.add(row.seq)
+        outcome, opened_at = row.columns[_OUTCOME], row.columns[_OPENED_AT]
+        lately = outcome == AuditRow.Outcome.REFUSED and str(opened_at) > self.since
+        if row.closed_seq is not None or outcome == AuditRow.Outcome.OPEN or lately:
+            self.found[row.seq] = row.closed_seq
+
+    def after(self, seq: int) -> tuple[int, ...]:
+        """Return the places of those that aren't done with at a position."""
+        return tuple(place for place, end in self.found.items() if end is None or end > seq)
+
+    def gone(self) -> list[Fault]:
+        """Return a fault for each row that was there and waited, and isn't any more."""
+        lost = [seq for seq in self.standing.waiting if seq not in self.seen]
+        pruned = retention.start(self.standing.organization_id)[0] if lost else 0
+        detail = "the row was there when it was verified"
+        return [Fault("missing", seq, "", detail) for seq in lost if seq > pruned]
+
+
+def _moved(organization_id: UUID, standing: Standing | None) -> Standing:
+    """Return the beginning, with what was found so far of rows that have left since."""
+    start = beginning(organization_id)
+    if standing is None:
+        return start
+    faults = (*standing.faults, *start.faults)
+    return replace(start, rows=standing.rows, faults=faults[:MOST_FAULTS])
+
+
+def _written(standing: Standing) -> dict[str, Any]:
+    return {**asdict(standing), "kind": KIND, "organization_id": str(standing.organization_id)}
+
+
+def _read(organization_id: UUID, statement: dict[str, Any]) -> Standing:
+    told = {
+        name: value
+        for name, value in statement.items()
+        if name not in ("kind", "key", "signature", "organization_id")
+    }
+    told["faults"] = tuple(Fault(**one) for one in told["faults"])
+    told["waiting"] = tuple(told["waiting"])
+    return Standing(organization_id, **told)
 
 
 def _forged(organization_id: UUID) -> Iterator[Fault]:
@@ -81,39 +252,11 @@ def _forged(organization_id: UUID) -> Iterator[Fault]:
         )
 
 
-def _tip(organization_id: UUID) -> Tip:
-    head = Head.objects.filter(pk=organization_id).first()
-    return Tip(head.seq, head.digest, head.generation) if head else Tip()
-
-
-def _rows(organization_id: UUID, *, up_to: int) -> Iterator[Stored]:
-    start = LOWEST  # forged positions below one are read too
-    rows = AuditRow.objects.filter(organization_id=organization_id, seq__lte=up_to).order_by("seq")
-    while page := rows.filter(seq__gte=start).values_list(*SEALED, *sealing.NAMES)[:PAGE]:
-        for values in page:
-            yield stored(values)
-        start = values[1] + 1
-
-
-def stored(values: tuple[Any, ...]) -> Stored:
-    """Return a row out of the values of `SEALED` and `sealing.NAMES`."""
-    row_id, seq, digest, opened, closed_seq, closed_digest, closed = values[: len(SEALED)]
-    columns = tuple([_plain(one) for one in values[len(SEALED) :]])
-    return Stored(str(row_id), seq, digest, opened, closed_seq, closed_digest, closed, columns)
-
-
-def _plain(value: Any) -> Any:
-    """Return a column's value as the sealed text writes it."""
-    if isinstance(value, UUID):
-        return str(value)
-    return sealing.stamp(value) if isinstance(value, datetime) else value
-
-
 def _beyond(organization_id: UUID, highest: int) -> Iterator[Fault]:
     rows = AuditRow.objects.filter(organization_id=organization_id)
     last = rows.aggregate(seq=Max("seq"))["seq"] or 0
     highest = max(highest, last)
     # Rows and head are committed together: what was seen before this reading must be within it.
-    tip = _tip(organization_id)
+    tip = tip_of(organization_id)
     if highest > tip.seq:
         yield Fault("beyond", highest, "", f"entries lie beyond the head's position {tip.seq}")

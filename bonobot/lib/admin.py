@@ -61,6 +61,7 @@ __all__ = [
     "IntegerInput",
     "ModelAdmin",
     "MultipleChoicesDropdownFilter",
+    "PasswordInput",
     "SecretInput",
     "Select",
     "TextInput",

@@ -31,6 +31,7 @@ from bonobot.lib.paths import (
     refuse_second_name,
 )
 from bonobot.lib.problems import Conflict, NotFound, Problem
+from bonobot.lib.sayings import say
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
@@ -101,7 +102,12 @@ class Folder:
             data = b"" if size > most else _read(fd, most + 1)
         if size > most or len(data) > most:
             raise PathRefused(
-                f"`{path}` has {size:,} bytes; at most {most:,} are read.",
+                say(
+                    "`{path}` has {size:,} bytes; at most {most:,} are read.",
+                    path=path,
+                    size=size,
+                    most=most,
+                ),
                 code="too_large",
                 field="path",
                 remedy="Search it, or work on a smaller file.",
@@ -192,7 +198,7 @@ class Folder:
                 there = None
             if there is not None and not (overwrite and stat.S_ISREG(there.st_mode)):
                 raise Conflict(
-                    f"`{target}` is there already.",
+                    say("`{target}` is there already.", target=target),
                     code="already_there",
                     field="to",
                     remedy="Choose another name, or set `overwrite` for a file.",
@@ -313,14 +319,14 @@ class Folder:
             raise linked(path)
         if stat.S_ISDIR(found.st_mode):
             raise PathRefused(
-                f"`{path}` is a folder.",
+                say("`{path}` is a folder.", path=path),
                 code="not_a_file",
                 field="path",
                 remedy="Name a file in it; `list_files` shows them.",
             )
         if not stat.S_ISREG(found.st_mode):
             raise PathRefused(
-                f"`{path}` is no regular file.",
+                say("`{path}` is no regular file.", path=path),
                 code="not_a_file",
                 field="path",
                 remedy="Devices, pipes and sockets are neither read nor written.",

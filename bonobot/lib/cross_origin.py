@@ -1,7 +1,8 @@
-"""Browser applications elsewhere: the origins of `BONOBOT_CORS_ORIGINS` may use /api.
+"""Browser applications elsewhere: origins of `BONOBOT_CORS_ORIGINS` may use /api, and be let in.
 
-They sign in with a token. Cookies are never taken from another origin, so a page elsewhere can do
-nothing in the name of somebody who is signed in here.
+They sign in with a token, or read where tokens come from, register and fetch one; to the page that
+asks a person only the person's browser goes. Cookies are never taken from another origin, so a
+page elsewhere can do nothing in the name of somebody who is signed in here.
 """
 
 from collections.abc import Callable
@@ -15,8 +16,19 @@ from django.utils.cache import patch_vary_headers
 from django.utils.decorators import sync_and_async_middleware
 
 PATHS = ("/api/",)
+LETTING_IN = frozenset(
+    {
+        "/.well-known/oauth-authorization-server",
+        "/oauth/register",
+        "/oauth/revoke",
+        "/oauth/token",
+    }
+)
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
-SENT = "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Bonobot-Organization"
+SENT = (
+    "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Bonobot-Organization, "
+    "MCP-Protocol-Version"
+)
 SHOWN = "Allow, Idempotent-Replayed, Retry-After, WWW-Authenticate"
 REMEMBERED_S = "600"
 
@@ -53,7 +65,7 @@ def preflight(request: HttpRequest) -> HttpResponse | None:
 
 
 def _readable(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-    if settings.BONOBOT_CORS_ORIGINS and request.path.startswith(PATHS):
+    if settings.BONOBOT_CORS_ORIGINS and _is_open(request.path):
         patch_vary_headers(response, ["Origin"])
         if _is_known(request):
             response["Access-Control-Expose-Headers"] = SHOWN
@@ -69,4 +81,8 @@ def _allowed(request: HttpRequest, response: R) -> R:
 
 def _is_known(request: HttpRequest) -> bool:
     origin = request.headers.get("Origin")
-    return request.path.startswith(PATHS) and origin in settings.BONOBOT_CORS_ORIGINS
+    return _is_open(request.path) and origin in settings.BONOBOT_CORS_ORIGINS
+
+
+def _is_open(path: str) -> bool:
+    return path.startswith(PATHS) or path in LETTING_IN

@@ -5,9 +5,8 @@ judged, and the socket is opened to a judged address, so a name that answers dif
 later gains nothing. TLS names and Host headers stay those of the URL. Nothing comes from proxy
 variables, no redirect is followed, no cookie is kept, bodies come unencoded and end at a cap.
 
-Where `BONOBOT_EGRESS_PROXY` is set, everything outside is reached through that proxy. It resolves
-the names, so it has to judge what they mean; literal addresses are still judged here, and what
-lies inside, for clients that may go there, is connected to directly.
+Where `BONOBOT_EGRESS_PROXY` is set, that proxy leads outside: it resolves names, and has to judge
+them. Literal addresses are judged here; what lies inside is connected to directly where allowed.
 """
 
 import asyncio
@@ -33,9 +32,11 @@ import httpx2
 from django.conf import settings
 
 from bonobot.lib import streams
+from bonobot.lib.failures import failed, why
 from bonobot.lib.networks import Reach, Verdict, judge
 from bonobot.lib.problems import Problem
 from bonobot.lib.resolving import look_up, system_resolve
+from bonobot.lib.sayings import say
 from bonobot.lib.tunnels import open_tunnel, proxy_of
 
 MAX_BODY = 4 * 1024 * 1024
@@ -89,9 +90,8 @@ def check_url(url: str, *, allow_private: bool) -> None:
         try:
             verdict = judge(host)
         except ValueError:
-            raise _bad_url(
-                f"`{host}` is not an address.", "Write it as 192.0.2.7 or [2001:db8::7]."
-            ) from None
+            no_address = say("`{host}` is not an address.", host=host)
+            raise _bad_url(no_address, "Write it as 192.0.2.7 or [2001:db8::7].") from None
     else:
         return
     _permit(host, verdict, allow_private=allow_private)
@@ -218,8 +218,8 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
                 found = await self._resolve(host, port)
         except TimeoutError:
             raise httpcore2.ConnectTimeout(f"{host} did not resolve in time") from None
-        except (OSError, UnicodeError):
-            raise httpcore2.ConnectError(f"{host} does not resolve") from None
+        except (OSError, UnicodeError) as error:
+            raise failed(httpcore2.ConnectError, error, f"the name {host} is not known") from error
         verdicts = [judge(address) for address in found]
         for verdict in verdicts:
             _permit(host, verdict, allow_private=self._allow_private)
@@ -313,15 +313,16 @@ def _host(url: str) -> str:
         # The parser that will also connect: two parsers would read odd URLs in two ways.
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError) as error:
-        raise _bad_url(f"The URL can't be read: {error}") from None
+        raise _bad_url(say("The URL can't be read: {error}", error=error)) from None
     if parsed.scheme not in ("http", "https"):
-        raise _bad_url(f"`{parsed.scheme}` URLs are not connected to.", "Use http or https.")
+        other = say("`{scheme}` URLs are not connected to.", scheme=parsed.scheme)
+        raise _bad_url(other, "Use http or https.")
     if parsed.userinfo:
         raise _bad_url(
             "The URL carries a user name or password.", "Put credentials into a header instead."
         )
     if parsed.port is not None and not 0 < parsed.port < 65536:
-        raise _bad_url(f"{parsed.port} is not a port.")
+        raise _bad_url(say("{port} is not a port.", port=parsed.port))
     host = parsed.raw_host.decode("ascii").lower().removesuffix(".")
     literal = ":" in host and "%" not in host  # no zones: they mean something on this machine only
     if len(host) > 253 or not (literal or LABELS.fullmatch(host)):
@@ -335,18 +336,19 @@ def _permit(host: str, verdict: Verdict, *, allow_private: bool) -> None:
     shown = host if host == verdict.address else f"{host} ({verdict.address})"
     if verdict.reach is Reach.PRIVATE:
         raise EgressDenied(
-            f"`{shown}` is {verdict.what}, which needs a permission.",
+            say("`{shown}` is {what}, which needs a permission.", shown=shown, what=verdict.what),
             code="private_address",
             field="url",
             remedy=BY_PERMISSION,
         )
-    raise EgressDenied(f"`{shown}` is never connected to: {verdict.what}.", field="url")
+    never = say("`{shown}` is never connected to: {what}.", shown=shown, what=verdict.what)
+    raise EgressDenied(never, field="url")
 
 
 def _check_answer(host: str, status: int, headers: httpx2.Headers, limit: int) -> None:
     if status in REDIRECTS and (location := headers.get("location")):
         raise EgressDenied(
-            f"`{host}` answered with a redirect, which is not followed.",
+            say("`{host}` answered with a redirect, which is not followed.", host=host),
             code="redirect_refused",
             remedy="If the new place is the right one, use its URL.",
             extra={"location": location[:LONGEST_URL]},
@@ -354,7 +356,11 @@ def _check_answer(host: str, status: int, headers: httpx2.Headers, limit: int) -
     encoding = headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
         raise EgressDenied(
-            f"`{host}` sent a body encoded as {encoding[:40]!r}, though none was asked for.",
+            say(
+                "`{host}` sent a body encoded as {encoding!r}, though none was asked for.",
+                host=host,
+                encoding=encoding[:40],
+            ),
             code="encoding_refused",
             remedy="Have the server, or the proxy before it, honour `Accept-Encoding: identity`.",
         )
@@ -364,9 +370,8 @@ def _check_answer(host: str, status: int, headers: httpx2.Headers, limit: int) -
 
 
 def _too_large(limit: int) -> EgressDenied:
-    return EgressDenied(
-        f"The answer is larger than {limit:,} bytes.", code="response_too_large", status=502
-    )
+    detail = say("The answer is larger than {limit:,} bytes.", limit=limit)
+    return EgressDenied(detail, code="response_too_large", status=502)
 
 
 def _bad_url(detail: str, remedy: str = "") -> EgressDenied:
@@ -385,7 +390,7 @@ def _as_httpx_errors() -> Iterator[None]:
         httpcore2.ProxyError,
         httpcore2.UnsupportedProtocol,
     ) as error:
-        raise getattr(httpx2, type(error).__name__)(str(error)) from error
+        raise getattr(httpx2, type(error).__name__)(why(error)) from error
 
 
 @cache

@@ -32,7 +32,7 @@ REMEMBERED_LENGTHS = range(8, 16_385)
 _CREDENTIAL = re2.compile(
     "|".join(
         (
-            r"\bbnb_[0-9a-f]{12}_[A-Za-z0-9_-]{20,}",  # our own tokens
+            r"\bbn[bocr]_[0-9a-f]{12}_[A-Za-z0-9_-]{20,}",  # our own tokens, and those of grants
             r"\bsk-[A-Za-z0-9_-]{16,}",  # OpenAI, Anthropic and those who copy them
             r"\b[srp]k_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
             r"\bwhsec_[A-Za-z0-9+/=]{16,}",  # webhook signatures

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 registry = CollectorRegistry(auto_describe=True)
 ProcessCollector(registry=registry)
@@ -44,6 +44,12 @@ ledger_troubles = _counter(
 )
 loop_lag = _histogram(
     "bonobot_loop_lag_seconds", "How late the loop was, looked at once a second.", buckets=LAGS
+)
+lanes = Gauge(
+    "bonobot_lane",
+    "Background work on this process's loop that goes, or waits for its turn.",
+    ("lane", "state"),
+    registry=registry,
 )
 requests = _counter(
     "bonobot_http_requests_total",

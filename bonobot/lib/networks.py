@@ -16,6 +16,8 @@ from ipaddress import (
     ip_network,
 )
 
+from bonobot.lib.sayings import say
+
 Address = IPv4Address | IPv6Address
 Table = tuple[tuple[IPv4Network | IPv6Network, str], ...]
 
@@ -48,36 +50,36 @@ def _table(rows: Iterable[tuple[str, str]]) -> Table:
 # Reachable only where somebody said so; more specific rows of FORBIDDEN win.
 PRIVATE = _table(
     [
-        ("127.0.0.0/8", "this machine"),
-        ("::1/128", "this machine"),
-        ("10.0.0.0/8", "a private network"),
-        ("172.16.0.0/12", "a private network"),
-        ("192.168.0.0/16", "a private network"),
-        ("100.64.0.0/10", "a carrier's or overlay network"),
-        ("198.18.0.0/15", "a benchmarking or fake-address network"),
-        ("fc00::/7", "a private network"),
+        ("127.0.0.0/8", say("this machine")),
+        ("::1/128", say("this machine")),
+        ("10.0.0.0/8", say("a private network")),
+        ("172.16.0.0/12", say("a private network")),
+        ("192.168.0.0/16", say("a private network")),
+        ("100.64.0.0/10", say("a carrier's or overlay network")),
+        ("198.18.0.0/15", say("a benchmarking or fake-address network")),
+        ("fc00::/7", say("a private network")),
     ]
 )
 FORBIDDEN = _table(
     [
-        ("169.254.0.0/16", "link-local, where clouds keep machine credentials"),
-        ("fe80::/10", "link-local"),
-        ("100.100.100.200/32", "a cloud's metadata service"),
-        ("168.63.129.16/32", "a cloud's metadata service"),
-        ("192.0.0.0/24", "protocol assignments, a cloud's metadata service among them"),
-        ("fd00:ec2::/32", "a cloud's metadata service"),
-        ("fd20:ce::/32", "a cloud's metadata service"),
-        ("0.0.0.0/8", "no address of a server"),
-        ("192.0.2.0/24", "documentation"),
-        ("192.88.99.0/24", "6to4 relays"),
-        ("198.51.100.0/24", "documentation"),
-        ("203.0.113.0/24", "documentation"),
-        ("224.0.0.0/4", "multicast"),
-        ("240.0.0.0/4", "reserved"),
-        ("2001::/23", "protocol assignments, Teredo among them"),
-        ("2001:db8::/32", "documentation"),
-        ("2002::/16", "6to4, which can hide another address"),
-        ("3fff::/20", "documentation"),
+        ("169.254.0.0/16", say("link-local, where clouds keep machine credentials")),
+        ("fe80::/10", say("link-local")),
+        ("100.100.100.200/32", say("a cloud's metadata service")),
+        ("168.63.129.16/32", say("a cloud's metadata service")),
+        ("192.0.0.0/24", say("protocol assignments, a cloud's metadata service among them")),
+        ("fd00:ec2::/32", say("a cloud's metadata service")),
+        ("fd20:ce::/32", say("a cloud's metadata service")),
+        ("0.0.0.0/8", say("no address of a server")),
+        ("192.0.2.0/24", say("documentation")),
+        ("192.88.99.0/24", say("6to4 relays")),
+        ("198.51.100.0/24", say("documentation")),
+        ("203.0.113.0/24", say("documentation")),
+        ("224.0.0.0/4", say("multicast")),
+        ("240.0.0.0/4", say("reserved")),
+        ("2001::/23", say("protocol assignments, Teredo among them")),
+        ("2001:db8::/32", say("documentation")),
+        ("2002::/16", say("6to4, which can hide another address")),
+        ("3fff::/20", say("documentation")),
     ]
 )
 UNICAST = ip_network("2000::/3")  # all of IPv6 that was ever given out

@@ -4,6 +4,7 @@ import errno
 import os
 
 from bonobot.lib.problems import Conflict, NotFound, Problem
+from bonobot.lib.sayings import say
 
 LONGEST_PATH = 4096  # bytes, as the system has it
 LONGEST_PART = 255
@@ -35,7 +36,7 @@ def parts_of(path: str) -> tuple[str, ...]:
         raise bad(path, "It isn't Unicode text.") from None
     if path.startswith("/"):
         raise PathRefused(
-            f"`{path[:200]}` is an absolute path.",
+            say("`{path}` is an absolute path.", path=path[:200]),
             code="outside_workspace",
             field="path",
             remedy="Write paths relative to the workspace, such as `notes/today.md`.",
@@ -43,14 +44,14 @@ def parts_of(path: str) -> tuple[str, ...]:
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts:
         raise PathRefused(
-            f"`{path[:200]}` goes up with `..`.",
+            say("`{path}` goes up with `..`.", path=path[:200]),
             code="outside_workspace",
             field="path",
             remedy="Write paths relative to the workspace, without `..`.",
         )
     too_long = len(raw) > LONGEST_PATH or any(len(p.encode()) > LONGEST_PART for p in parts)
     if too_long or len(parts) > DEEPEST:
-        raise bad(path, f"It is too long, or deeper than {DEEPEST} folders.")
+        raise bad(path, say("It is too long, or deeper than {deepest} folders.", deepest=DEEPEST))
     return parts
 
 
@@ -58,7 +59,11 @@ def refuse_second_name(path: str, found: os.stat_result) -> None:
     """Raise where a file has more than one name."""
     if found.st_nlink > 1:
         raise PathRefused(
-            f"`{path}` has {found.st_nlink} names (hard links), and others may be outside.",
+            say(
+                "`{path}` has {st_nlink} names (hard links), and others may be outside.",
+                path=path,
+                st_nlink=found.st_nlink,
+            ),
             code="hard_link",
             field="path",
             remedy="Have whoever keeps the folder make it a file of its own.",
@@ -68,7 +73,7 @@ def refuse_second_name(path: str, found: os.stat_result) -> None:
 def linked(path: str) -> PathRefused:
     """Return the refusal of a symbolic link."""
     return PathRefused(
-        f"`{path}` is a symbolic link, and links are not followed.",
+        say("`{path}` is a symbolic link, and links are not followed.", path=path),
         code="symbolic_link",
         field="path",
         remedy="Name the file or folder itself.",
@@ -78,7 +83,7 @@ def linked(path: str) -> PathRefused:
 def elsewhere(path: str) -> PathRefused:
     """Return the refusal of what another file system holds."""
     return PathRefused(
-        f"`{path}` is on another file system.",
+        say("`{path}` is on another file system.", path=path),
         code="other_filesystem",
         field="path",
         remedy="Only files of the workspace's own file system are used.",
@@ -88,7 +93,7 @@ def elsewhere(path: str) -> PathRefused:
 def missing(path: str) -> NotFound:
     """Return that nothing is there."""
     return NotFound(
-        f"There is nothing at `{path}`.",
+        say("There is nothing at `{path}`.", path=path),
         field="path",
         remedy="`list_files` shows what there is.",
     )
@@ -102,14 +107,14 @@ def because(path: str, error: OSError) -> Problem:
         return linked(path)
     if error.errno == errno.ENOTDIR:
         return PathRefused(
-            f"`{path}` is no folder.",
+            say("`{path}` is no folder.", path=path),
             code="not_a_folder",
             field="path",
             remedy="`list_files` shows what there is.",
         )
     if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
         return Conflict(
-            f"The folder `{path}` isn't empty.",
+            say("The folder `{path}` isn't empty.", path=path),
             code="not_empty",
             field="path",
             remedy="Set `with_contents` to delete everything in it.",
@@ -126,7 +131,7 @@ def bad(path: str, why: str) -> PathRefused:
     """Return the refusal of a path that says nothing usable."""
     shown = path[:200].encode("utf-8", "replace").decode()
     return PathRefused(
-        f"`{shown}` can't be used as a path. {why}",
+        say("`{shown}` can't be used as a path. {why}", shown=shown, why=why),
         field="path",
         remedy="Write a path relative to the workspace, such as `notes/today.md`.",
     )

@@ -8,6 +8,8 @@ model, a line in the admin and an exit status in the CLI.
 from collections.abc import Mapping
 from typing import Any
 
+from bonobot.lib.sayings import say
+
 
 class Problem(Exception):
     """A refusal or fault with a machine-readable code; `str(problem)` is the detail."""
@@ -106,4 +108,6 @@ class InternalError(Problem):
 
     def __init__(self, what: str = "Something went wrong", *, remedy: str) -> None:
         """`what` went wrong: the beginning of the sentence that says whose fault it was."""
-        super().__init__(f"{what} in Bonobot itself; the log says more.", remedy=remedy)
+        super().__init__(
+            say("{what} in Bonobot itself; the log says more.", what=what), remedy=remedy
+        )

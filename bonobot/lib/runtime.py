@@ -21,6 +21,7 @@ from django.db import connections
 from bonobot.lib import metrics
 
 ORM_THREADS = 8
+ASIDE_THREADS = 4
 TICK_S = 1.0
 CLOSE_S = 10.0
 MOMENT_S = 0.2
@@ -47,6 +48,9 @@ class Runtime:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closers: list[Callable[[], Awaitable[object]]] = []
         self._orm = concurrent.futures.ThreadPoolExecutor(ORM_THREADS, thread_name_prefix="orm")
+        self._aside = concurrent.futures.ThreadPoolExecutor(
+            ASIDE_THREADS, thread_name_prefix="aside"
+        )
         # SQLite's connections of the ORM threads, which they keep.
         self._files: dict[tuple[int, str], Any] = {}
         self._ticking = asyncio.run_coroutine_threadsafe(self._tick(), loop)
@@ -93,12 +97,26 @@ class Runtime:
 
         A cancelled caller stops waiting; the work itself goes on to its end.
         """
+        return await self._beside(self._orm, fn, *args, **kwargs)
+
+    async def aside(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do as `orm` does what nobody waits for, in threads of its own: sessions come first."""
+        return await self._beside(self._aside, fn, *args, **kwargs)
+
+    async def _beside(
+        self,
+        threads: concurrent.futures.Executor,
+        fn: Callable[P, T],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
         if not self._is_here():
             raise RuntimeError("`orm` belongs to the runtime's loop: elsewhere, call directly.")
         work = functools.partial(
             contextvars.copy_context().run, self._with_usable_connections, fn, *args, **kwargs
         )
-        return await self.loop.run_in_executor(self._orm, work)
+        return await self.loop.run_in_executor(threads, work)
 
     def on_close(self, closer: Callable[[], Awaitable[object]]) -> None:
         """Have an async function awaited when the runtime closes, the latest first."""
@@ -124,8 +142,12 @@ class Runtime:
         try:
             await self._await_closers(deadline)
             await self._cancel_tasks(deadline)
-            ending = functools.partial(self._orm.shutdown, wait=True, cancel_futures=True)
-            await self._until(deadline, self.loop.run_in_executor(None, ending))
+            endings = (
+                functools.partial(threads.shutdown, wait=True, cancel_futures=True)
+                for threads in (self._orm, self._aside)
+            )
+            ended = [self.loop.run_in_executor(None, ending) for ending in endings]
+            await self._until(deadline, *ended)
             for kept in self._files.values():
                 kept.close()
         finally:
@@ -274,6 +296,11 @@ def _run(loop: asyncio.AbstractEventLoop, running: threading.Event) -> None:
     try:
         loop.run_forever()
     finally:
+        # What libraries began beside us, and nobody waits for: `asyncio.run` ends it, too.
+        if left := asyncio.all_tasks(loop):
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(left, timeout=CLOSE_S))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 

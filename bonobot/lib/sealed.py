@@ -31,6 +31,7 @@ from encrypted_model_fields.fields import EncryptedMixin, EncryptedTextField
 
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.seals import Codec, JSONCodec, Place, Sealed, UnreadableSecret
 
 __all__ = [
@@ -103,7 +104,7 @@ class SealedMixin(EncryptedMixin):
     def masked(self) -> Invalid:
         """Return the problem of someone who sends the mask where nothing is stored."""
         return Invalid(
-            f"`{MASK}` is how a stored secret is shown, and none is stored yet.",
+            say("`{mask}` is how a stored secret is shown, and none is stored yet.", mask=MASK),
             code="secret_masked",
             field=self.name,
             remedy="Send the secret itself.",

@@ -14,6 +14,7 @@ from bonobot.lib import ring
 from bonobot.lib.learning import learn
 from bonobot.lib.masking import MASK, remember
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 
 VERSION = 1
 
@@ -189,7 +190,11 @@ def _opened(token: str, place: Place) -> str:
 
 def _unreadable(place: Place) -> UnreadableSecret:
     return UnreadableSecret(
-        f"The secret `{place.label}` of {place.row} can't be opened: it was sealed with another "
-        "key or for another place.",
+        say(
+            "The secret `{place}` of {row} can't be opened: it was sealed "
+            "with another key or for another place.",
+            place=place.label,
+            row=place.row,
+        ),
         remedy="Enter it again. If many fail, restore the key in `BONOBOT_FIELD_KEYS`.",
     )

@@ -8,6 +8,7 @@ all queues, and what was found is taken before the next.
 
 import os
 from collections import defaultdict, deque
+from collections.abc import Iterator
 from pathlib import Path
 from queue import Empty
 from time import monotonic, monotonic_ns
@@ -19,6 +20,18 @@ from kombu.transport import TRANSPORT_ALIASES, filesystem
 from kombu.utils.json import dumps, loads
 
 LOOK_AGAIN_S = 0.05
+
+
+def messages(folder: str | Path) -> Iterator[tuple[str, Path]]:
+    """Yield the messages in a folder, the oldest first, each behind the name of its queue."""
+    for name in sorted(os.listdir(folder)):  # noqa: PTH208  # paths are dear here
+        if name.endswith(".msg"):
+            yield name.partition(".")[2].removesuffix(".msg"), Path(folder, name)
+
+
+def writable(folder: Path) -> bool:
+    """Tell whether messages can be put into a folder."""
+    return os.access(folder, os.W_OK)
 
 
 class Channel(filesystem.Channel):
@@ -55,10 +68,8 @@ class Channel(filesystem.Channel):
         self._looked = now
         for found in self._found.values():
             found.clear()
-        for name in sorted(os.listdir(self.data_folder_in)):  # noqa: PTH208  # paths are dear here
-            if name.endswith(".msg"):
-                queue = name.partition(".")[2].removesuffix(".msg")
-                self._found[queue].append(Path(self.data_folder_in, name))
+        for queue, message in messages(self.data_folder_in):
+            self._found[queue].append(message)
 
     # kombu's classes disagree on the parameter's name
     def _put(  # type: ignore[override]

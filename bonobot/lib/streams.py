@@ -13,6 +13,8 @@ from typing import Any, cast
 
 import httpcore2
 
+from bonobot.lib.failures import failed
+
 # What a peer may send ahead of our reading, in bytes: then its socket isn't read any more.
 AHEAD = 256 * 1024
 # What is written ahead of the loop's next turn, in bytes: then it leaves at once.
@@ -37,9 +39,11 @@ class Backend(httpcore2.AsyncNetworkBackend):
             async with asyncio.timeout(timeout):
                 transport, wire = await loop.create_connection(_Wire, host, port, local_addr=local)
         except TimeoutError as error:
-            raise httpcore2.ConnectTimeout(f"{host} did not answer in time") from error
+            raise failed(
+                httpcore2.ConnectTimeout, error, f"{host} did not answer in time"
+            ) from error
         except OSError as error:
-            raise httpcore2.ConnectError(str(error)) from error
+            raise failed(httpcore2.ConnectError, error) from error
         for option in socket_options or ():
             transport.get_extra_info("socket").setsockopt(*option)
         return Stream(wire)
@@ -64,11 +68,11 @@ class Stream(httpcore2.AsyncNetworkStream):
                 async with asyncio.timeout(timeout):
                     await wire.news()
             except TimeoutError as error:
-                raise httpcore2.ReadTimeout("nothing came in time") from error
+                raise failed(httpcore2.ReadTimeout, error, "nothing came in time") from error
         try:
             return wire.take(max_bytes)
         except OSError as error:
-            raise httpcore2.ReadError(str(error)) from error
+            raise failed(httpcore2.ReadError, error) from error
 
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:
         """Send; waits while the peer takes nothing; raises `WriteError` or `WriteTimeout`."""
@@ -82,7 +86,7 @@ class Stream(httpcore2.AsyncNetworkStream):
         except TimeoutError as error:
             raise httpcore2.WriteTimeout("the peer took nothing in time") from error
         except OSError as error:
-            raise httpcore2.WriteError(str(error)) from error
+            raise failed(httpcore2.WriteError, error) from error
 
     async def aclose(self) -> None:
         """Close, without waiting for a peer that doesn't read."""
@@ -106,10 +110,10 @@ class Stream(httpcore2.AsyncNetworkStream):
                 await wire.encrypt(ssl_context, server_hostname)
         except TimeoutError as error:
             wire.close()
-            raise httpcore2.ConnectTimeout("no TLS handshake in time") from error
+            raise failed(httpcore2.ConnectTimeout, error, "no TLS handshake in time") from error
         except OSError as error:  # an `SSLError` is one
             wire.close()
-            raise httpcore2.ConnectError(str(error)) from error
+            raise failed(httpcore2.ConnectError, error) from error
         except BaseException:
             wire.close()
             raise

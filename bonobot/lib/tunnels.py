@@ -41,7 +41,7 @@ async def open_tunnel(
     """
     try:
         async with asyncio.timeout(timeout_s):
-            stream = await dial.connect_tcp(proxy.host, proxy.port, timeout_s)
+            stream = await _dialled(dial, proxy, timeout_s)
             try:
                 await _connect(
                     stream, proxy, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -52,6 +52,16 @@ async def open_tunnel(
             return stream
     except TimeoutError:
         raise httpcore2.ConnectTimeout("the proxy did not connect in time") from None
+
+
+async def _dialled(
+    dial: httpcore2.AsyncNetworkBackend, proxy: Proxy, timeout_s: float | None
+) -> httpcore2.AsyncNetworkStream:
+    try:
+        return await dial.connect_tcp(proxy.host, proxy.port, timeout_s)
+    except httpcore2.ConnectError as error:
+        # Not from it: whose address is to be looked at would be mistaken.
+        raise httpcore2.ConnectError(f"the proxy isn't there: {error}") from None
 
 
 async def _connect(stream: httpcore2.AsyncNetworkStream, proxy: Proxy, target: str) -> None:

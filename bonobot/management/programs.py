@@ -15,13 +15,14 @@ from django.conf import settings
 
 from bonobot.lib import keys
 from bonobot.management.processes import Program, python
+from bonobot.queues import NAMES
 
 # Celery says it in seven lines at every start; `bonobot check --deploy` says it in one.
 ROOT_WARNING = "ignore:You're running the worker with superuser privileges"
-QUEUES = ("default", "discovery", "sessions")
 # Addresses that mean "all of them": to look from here, use the loopback.
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not listened on
-CELERY = ("celery", "--quiet", "--app", "bonobot")
+# `bonobot check` is a step of its own: Celery's would load all addresses and pages in each worker.
+CELERY = ("celery", "--quiet", "--skip-checks", "--app", "bonobot")
 
 
 def web(host: str, port: int) -> Program:
@@ -36,7 +37,7 @@ def web(host: str, port: int) -> Program:
     )
 
 
-def worker(queues: tuple[str, ...] = QUEUES, name: str = "") -> Program:
+def worker(queues: tuple[str, ...] = NAMES, name: str = "") -> Program:
     """Return the program that takes work from the queues; `name` tells two on one host apart."""
     return Program(
         "worker",
@@ -50,7 +51,7 @@ def worker(queues: tuple[str, ...] = QUEUES, name: str = "") -> Program:
 
 
 def beat() -> Program:
-    """Return the program that sends what is due; there must be exactly one."""
+    """Return the program that sends what is due; of several one leads, the others stand by."""
     return Program("beat", python(*CELERY, "beat", "--pidfile="))
 
 

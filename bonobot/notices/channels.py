@@ -15,6 +15,7 @@ from bonobot.ledger.changes import change
 from bonobot.lib.egress import check_url
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Conflict, Invalid
+from bonobot.lib.sayings import say
 from bonobot.notices import outbox
 from bonobot.notices.events import CHOSEN, Severity
 from bonobot.notices.models import Channel
@@ -108,16 +109,18 @@ def _check_addresses(addresses: Sequence[str]) -> None:
         )
     if not 1 <= len(addresses) <= MOST_ADDRESSES:
         raise Invalid(
-            f"There are {len(addresses)} addresses.",
+            say("There are {count} addresses.", count=len(addresses)),
             field="addresses",
-            remedy=f"Give 1 to {MOST_ADDRESSES}; a mailing list is one.",
+            remedy=say(
+                "Give 1 to {most_addresses}; a mailing list is one.", most_addresses=MOST_ADDRESSES
+            ),
         )
     for address in addresses:
         try:
             validate_email(address)
         except ValidationError:
             raise Invalid(
-                f"{address[:100]!r} is no e-mail address.",
+                say("{address!r} is no e-mail address.", address=address[:100]),
                 field="addresses",
                 remedy="Write the bare address, such as ops@example.com.",
             ) from None
@@ -134,7 +137,10 @@ def _check_webhook(principal: Principal, spec: ChannelSpec, row: Channel) -> Non
         raise Invalid(
             "The signing secret is too short.",
             field="secret",
-            remedy=f"Use {SHORTEST_SECRET} characters or more; leave it blank to have one made.",
+            remedy=say(
+                "Use {shortest_secret} characters or more; leave it blank to have one made.",
+                shortest_secret=SHORTEST_SECRET,
+            ),
         )
 
 
@@ -176,7 +182,7 @@ def _save(row: Channel) -> None:
             row.save()
     except IntegrityError:
         raise Conflict(
-            f"There is a channel named {row.name!r} already.",
+            say("There is a channel named {name!r} already.", name=row.name),
             code="name_taken",
             field="name",
             remedy="Choose another name.",
@@ -185,7 +191,7 @@ def _save(row: Channel) -> None:
 
 def _unknown(field: str, value: str, known: Sequence[str]) -> Invalid:
     return Invalid(
-        f"There is no {field.removesuffix('s')} {value[:100]!r}.",
+        say("There is no {field} {value!r}.", field=field.removesuffix("s"), value=value[:100]),
         field=field,
-        remedy=f"Use one of: {', '.join(known)}.",
+        remedy=say("Use one of: {known}.", known=", ".join(known)),
     )

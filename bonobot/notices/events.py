@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntEnum
 
+from bonobot.lib.sayings import say
+
 NONE = timedelta(0)
 # A server that comes and goes is told of once in this time: the next outage waits, and is
 # forgotten when it ends before its turn.
@@ -37,20 +39,20 @@ class Event:
 EVENTS: dict[str, Event] = {
     event.code: event
     for event in (
-        Event("server_down", "A server doesn't answer", Severity.CRITICAL, HOLD),
-        Event("server_up", "A server answers again", Severity.INFO),
-        Event("needs_reauth", "A server needs new credentials", Severity.CRITICAL, HOLD),
-        Event("definitions_waiting", "Definitions wait for approval", Severity.WARNING),
+        Event("server_down", say("A server doesn't answer"), Severity.CRITICAL, HOLD),
+        Event("server_up", say("A server answers again"), Severity.INFO),
+        Event("needs_reauth", say("A server needs new credentials"), Severity.CRITICAL, HOLD),
+        Event("definitions_waiting", say("Definitions wait for approval"), Severity.WARNING),
         Event(
             "definitions_refused",
-            "Approved definitions can't be called any more",
+            say("Approved definitions can't be called any more"),
             Severity.CRITICAL,
         ),
-        Event("approval_waiting", "A call waits for approval", Severity.WARNING),
-        Event("question_waiting", "A server asks a question", Severity.WARNING),
-        Event("budget_warning", "A budget is nearly spent", Severity.WARNING),
-        Event("budget_exhausted", "A budget is spent", Severity.CRITICAL),
-        Event("test", "A test notice", Severity.INFO),
+        Event("approval_waiting", say("A call waits for approval"), Severity.WARNING),
+        Event("question_waiting", say("A server asks a question"), Severity.WARNING),
+        Event("budget_warning", say("A budget is nearly spent"), Severity.WARNING),
+        Event("budget_exhausted", say("A budget is spent"), Severity.CRITICAL),
+        Event("test", say("A test notice"), Severity.INFO),
     )
 }
 # What a channel can choose from; a test goes to whichever channel is tested.

@@ -16,6 +16,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from bonobot.lib.egress import guarded_client
+from bonobot.lib.failures import failure_of
 from bonobot.lib.problems import Problem
 from bonobot.lib.signatures import SIGNATURE, TIMESTAMP, sign
 from bonobot.lib.untrusted import storable, visible
@@ -103,7 +104,8 @@ async def send(post: Post) -> str:
     except TimeoutError:
         return f"{post.where} didn't answer within {WHOLE_S:g} s."
     except httpx2.HTTPError as error:
-        return f"{post.where} doesn't answer ({type(error).__name__})."
+        known = failure_of(error)
+        return f"{post.where} can't be reached: {known.why if known else type(error).__name__}."
     except Problem as problem:
         return f"{problem} ({problem.code})"
 

@@ -29,6 +29,8 @@ from bonobot.lib.problems import Conflict, Forbidden
 from bonobot.portability.exporting import as_yaml, configuration
 from bonobot.tenancy.models import Membership, Organization
 from bonobot.tenancy.principals import Principal
+from mcp_servers.models import Server
+from mcp_servers.registration import lock_whole
 
 # Rows that name no organization themselves: through which column they belong to one.
 THROUGH = {"agents.Step": "session__organization", "agents.Inbox": "session__organization"}
@@ -94,6 +96,7 @@ def delete(principal: Principal, organization: Organization, folder: Path | None
         backups.read(folder)
     number, workspaces = organization.pk, _workspaces(organization)
     with transaction.atomic():
+        lock_whole(Server.objects.for_organization(organization.pk))
         # These protect each other: the agents go first, then what they stood on.
         Agent.objects.for_organization(organization.pk).delete()
         ModelEndpoint.objects.for_organization(organization.pk).update(fallback=None)

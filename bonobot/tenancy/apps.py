@@ -11,3 +11,13 @@ class TenancyConfig(AppConfig):
     label = "tenancy"
     verbose_name = _("People and organizations")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Hear from the library what people do to their second factors."""
+        from allauth.mfa import signals  # models, which need the apps
+
+        from bonobot.tenancy import second_factor
+
+        signals.authenticator_added.connect(second_factor.added)
+        signals.authenticator_reset.connect(second_factor.added)
+        signals.authenticator_removed.connect(second_factor.removed)

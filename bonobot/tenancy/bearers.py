@@ -19,9 +19,10 @@ from django.utils import timezone
 
 from bonobot.ledger.models import Head
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.keyrings import KINDS, Whose, keyrings
-from bonobot.tenancy.models import Issuer
+from bonobot.tenancy.models import Issuer, Provider
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Role, Scope
 from bonobot.tenancy.tokens import bad_token
@@ -79,7 +80,7 @@ async def read(text: str) -> Bearer:
     if said is None or issuer is None:
         raise bad_token()
     if said.kind not in (ANY if issuer.any_type else ACCESS):
-        raise _refused(issuer, f"its type is {visible(said.kind, 40)!r}")
+        raise _refused(issuer, say("its type is {said_kind!r}", said_kind=visible(said.kind, 40)))
     whose = Whose(issuer.url, issuer.allow_private)
     key = await keyrings().key(whose, said.kid, said.algorithm)
     if key is None:
@@ -99,7 +100,10 @@ def principal_for(issuer: Issuer, claims: Mapping[str, Any]) -> Principal:
     """Return who a token's checked claims stand for; raises `BadToken`."""
     subject = claim(claims, issuer.subject_claim)
     if not _plain(subject, LONGEST_SUBJECT):
-        raise _refused(issuer, f"it has no subject in {issuer.subject_claim!r}")
+        raise _refused(
+            issuer,
+            say("it has no subject in {subject_claim!r}", subject_claim=issuer.subject_claim),
+        )
     role = role_of(issuer, claims)
     if role is None:
         raise _refused(issuer, "nothing in it gives a role")
@@ -119,8 +123,8 @@ def principal_for(issuer: Issuer, claims: Mapping[str, Any]) -> Principal:
     )
 
 
-def role_of(issuer: Issuer, claims: Mapping[str, Any]) -> Role | None:
-    """Return the role: the first of the table that a value of the claim stands for."""
+def role_of(issuer: Issuer | Provider, claims: Mapping[str, Any]) -> Role | None:
+    """Return the role: the first of the table that a claim's value stands for, or the usual."""
     values = texts(claim(claims, issuer.role_claim)) if issuer.role_claim else ()
     named = {issuer.roles.get(value) for value in values}
     found = next((role for role in Role if role in named), None)

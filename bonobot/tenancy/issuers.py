@@ -12,6 +12,7 @@ from bonobot.ledger.changes import change
 from bonobot.lib.egress import EgressDenied
 from bonobot.lib.problems import Conflict, Invalid
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.tenancy import keyrings, terms
 from bonobot.tenancy.bearers import OF_GATEWAY
 from bonobot.tenancy.models import Issuer
@@ -41,7 +42,7 @@ def add(principal: Principal, **said: Any) -> Issuer:
 def alter(principal: Principal, issuer: Issuer, **said: Any) -> None:
     """Change what is said of an issuer; raises as `add`."""
     principal.require(Action.MANAGE_ISSUERS)
-    before = {name: getattr(issuer, name) for name in said if name in _CHECKS}
+    before = {name: getattr(issuer, name) for name in said if name in CHECKS}
     _set(issuer, said)
     changed = {name: said[name] for name in before if before[name] != getattr(issuer, name)}
     if changed:
@@ -70,14 +71,14 @@ def announced() -> tuple[str, ...]:
 
 
 def _set(issuer: Issuer, said: Mapping[str, Any]) -> None:
-    if strange := sorted(set(said) - set(_CHECKS)):
+    if strange := sorted(set(said) - set(CHECKS)):
         raise Invalid(
-            f"An issuer has no {strange[0]!r} that could be set.",
+            say("An issuer has no {strange!r} that could be set.", strange=strange[0]),
             field=strange[0],
-            remedy=f"There are: {', '.join(sorted(_CHECKS))}.",
+            remedy=say("There are: {checks}.", checks=", ".join(sorted(CHECKS))),
         )
     for name, value in said.items():
-        setattr(issuer, name, _CHECKS[name](name, value))
+        setattr(issuer, name, CHECKS[name](name, value))
     try:
         keyrings.check(issuer.url, allow_private=issuer.allow_private)
     except EgressDenied as problem:
@@ -104,7 +105,12 @@ def _text(most: int, *, blank: bool) -> Callable[[str, Any], str]:
         text = str(value or "").strip()
         if len(text) > most or not (text or blank):
             raise Invalid(
-                f"`{name}` must have from {0 if blank else 1} to {most} characters.",
+                say(
+                    "`{name}` must have from {value} to {most} characters.",
+                    name=name,
+                    value=0 if blank else 1,
+                    most=most,
+                ),
                 field=name,
                 remedy="Shorten it." if text else "Say it.",
             )
@@ -116,7 +122,9 @@ def _text(most: int, *, blank: bool) -> Callable[[str, Any], str]:
 def _role(name: str, value: Any) -> str:
     if value and value not in set(Role):
         raise Invalid(
-            f"There is no role {value!r}.", field=name, remedy=f"Choose among: {', '.join(Role)}."
+            say("There is no role {value!r}.", value=value),
+            field=name,
+            remedy=say("Choose among: {role}.", role=", ".join(Role)),
         )
     return str(value or "")
 
@@ -126,7 +134,10 @@ def _roles(name: str, value: Any) -> dict[str, str]:
         raise Invalid(
             "The roles must be an object of values and their roles.",
             field=name,
-            remedy=f'Write {{"bonobot-operators": "operator"}}, {MOST_ROLES} values at most.',
+            remedy=say(
+                'Write {{"bonobot-operators": "operator"}}, {most_roles} values at most.',
+                most_roles=MOST_ROLES,
+            ),
         )
     return {
         str(one)[:LONGEST_CLAIM]: _role(name, role) or "" for one, role in dict(value or {}).items()
@@ -137,9 +148,12 @@ def _scopes(name: str, value: Any) -> list[str]:
     found: list[str] = terms.checked({"scopes": value})["scopes"]
     if strange := sorted(set(found) - set(OF_GATEWAY)):
         raise Invalid(
-            f"{strange[0]!r} can't be given to tokens of others.",
+            say("{strange!r} can't be given to tokens of others.", strange=strange[0]),
             field=name,
-            remedy=f"Choose among: {', '.join(OF_GATEWAY)}; REST takes our own tokens only.",
+            remedy=say(
+                "Choose among: {of_gateway}; REST takes our own tokens only.",
+                of_gateway=", ".join(OF_GATEWAY),
+            ),
         )
     return found
 
@@ -152,7 +166,7 @@ def _flag(_name: str, value: Any) -> bool:
     return bool(value)
 
 
-_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "name": _text(terms.LONGEST_NAME, blank=False),
     "url": _text(LONGEST_URL, blank=False),
     "audience": _text(LONGEST_URL, blank=True),
@@ -170,7 +184,7 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 def _recorded(
     principal: Principal, issuer: Issuer, action: str, said: Mapping[str, Any]
 ) -> AbstractContextManager[Any]:
-    told = {name: _CHECKS[name](name, value) for name, value in said.items() if name != "name"}
+    told = {name: CHECKS[name](name, value) for name, value in said.items() if name != "name"}
     return change(
         organization_id=issuer.organization_id,
         actor=principal.actor,

@@ -20,6 +20,7 @@ import jwt
 from bonobot.lib.egress import EgressDenied, check_url, guarded_client
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from bonobot.lib.well_known import authority_urls
 
@@ -139,7 +140,7 @@ class Keyrings:
                 keys = await _published(whose)
         except (httpx2.HTTPError, EgressDenied, TimeoutError) as fault:
             why = visible(str(fault) or "it does not answer in time", 200)
-            raise _unreachable(f"could not be asked: {why}") from fault
+            raise _unreachable(say("could not be asked: {why}", why=why)) from fault
         ring = self._rings[whose] = Keyring(keys, self._clock())
         self._rings.move_to_end(whose)
         while len(self._rings) > MOST_RINGS:
@@ -158,7 +159,7 @@ async def _published(whose: Whose) -> tuple[Mapping[str, Any], ...]:
         allow_private=whose.allow_private, connect_s=FETCH_S, read_s=FETCH_S, max_body=LARGEST
     ) as client:
         where = await _key_address(client, whose)
-        keys = (await _document(client, where) or {}).get("keys")
+        keys = (await document_at(client, where) or {}).get("keys")
     if not isinstance(keys, list):
         raise _unreachable("publishes no keys")
     return tuple(key for key in keys[:MOST_KEYS] if isinstance(key, dict))
@@ -166,7 +167,7 @@ async def _published(whose: Whose) -> tuple[Mapping[str, Any], ...]:
 
 async def _key_address(client: httpx2.AsyncClient, whose: Whose) -> str:
     for url in authority_urls(whose.url):
-        document = await _document(client, url)
+        document = await document_at(client, url)
         if document is None:
             continue
         if document.get("issuer") != whose.url:
@@ -179,11 +180,11 @@ async def _key_address(client: httpx2.AsyncClient, whose: Whose) -> str:
     raise _unreachable("publishes no metadata")
 
 
-async def _document(client: httpx2.AsyncClient, url: str) -> dict[str, Any] | None:
+async def document_at(client: httpx2.AsyncClient, url: str) -> dict[str, Any] | None:
     """Return a JSON object, None where there is nothing."""
     answer = await client.get(url, headers={"Accept": "application/json"})
     if answer.status_code >= 500 or answer.status_code == 429:
-        raise _unreachable(f"answered with HTTP {answer.status_code}")
+        raise _unreachable(say("answered with HTTP {status_code}", status_code=answer.status_code))
     if answer.status_code != 200:
         return None
     try:
@@ -230,7 +231,7 @@ def _key_of(published: Mapping[str, Any], algorithm: str) -> Any | None:
 
 def _unreachable(why: str) -> IssuerUnreachable:
     return IssuerUnreachable(
-        f"The issuer of the token {why}.",
+        say("The issuer of the token {why}.", why=why),
         remedy="Try again later; whoever runs this platform can look at `bonobot issuers check`.",
         retry_after=AGAIN_S,
     )

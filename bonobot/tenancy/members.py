@@ -1,7 +1,7 @@
 """Make people, organizations and memberships: the one way for every surface, audited.
 
-Users belong to the whole platform, so only a platform administrator makes them; who belongs to an
-organization is its owners' business.
+Users belong to the whole platform, so only a platform administrator makes them by hand; who belongs
+to an organization is its owners' business, who invite people (`invitations`).
 """
 
 from contextlib import AbstractContextManager
@@ -12,20 +12,26 @@ from django.db import IntegrityError, transaction
 
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound
+from bonobot.lib.sayings import say
 from bonobot.tenancy.models import Membership, Organization, User
 from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.providers import require_tried
 from bonobot.tenancy.roles import Action, Role
 
 
 def add_member(principal: Principal, username: str, role: Role) -> Membership:
-    """Give a person a role in the principal's organization; raises `NotFound`, `Conflict`."""
+    """Give an account a role in the principal's organization; raises `NotFound`, `Conflict`.
+
+    Platform administrators alone: whoever else could ask for names would learn which there are.
+    """
     principal.require(Action.MANAGE_MEMBERS)
+    _require_platform(principal)
     user = User.objects.filter(username=username.strip(), is_active=True).first()
     if user is None:
         raise NotFound(
-            f"There is no user {username!r}.",
+            say("There is no user {username!r}.", username=username),
             field="username",
-            remedy="Write the name that they sign in with; a platform administrator adds users.",
+            remedy="Write the name that they sign in with, or invite them by e-mail.",
             status=400,
         )
     member = Membership(organization_id=principal.organization_id, user=user, role=role)
@@ -35,7 +41,7 @@ def add_member(principal: Principal, username: str, role: Role) -> Membership:
                 member.save()
         except IntegrityError:
             raise Conflict(
-                f"{user} is a member already.",
+                say("{user} is a member already.", user=user),
                 field="username",
                 remedy="Change the role of that membership instead.",
             ) from None
@@ -70,6 +76,9 @@ def save_organization(principal: Principal, organization: Organization, *, addin
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
         raise Invalid(messages[0], field=field, remedy="Change this value.") from None
+    required = Organization.objects.filter(pk=organization.pk, single_sign_on=True)
+    if organization.single_sign_on and not required.exists():
+        require_tried(organization)
     action = "organization_created" if adding else "organization_changed"
     with change(
         organization_id=organization.pk,
@@ -83,6 +92,9 @@ def save_organization(principal: Principal, organization: Organization, *, addin
             "four_eyes": organization.four_eyes,
             "approval_hours": organization.approval_hours,
             "calls_per_minute": organization.calls_per_minute,
+            "second_factor": organization.second_factor,
+            "single_sign_on": organization.single_sign_on,
+            "audit_days": organization.audit_days,
         },
     ):
         organization.save()
@@ -108,9 +120,6 @@ def save_user(principal: Principal, user: User, changed: list[str], *, adding: b
         details={"changed": changed},
     ):
         user.save()
-        # Their permissions are part of decisions in every organization that they belong to.
-        for member in user.memberships.all():
-            member.save()
 
 
 def _require_platform(principal: Principal) -> None:
@@ -120,6 +129,12 @@ def _require_platform(principal: Principal) -> None:
             rule="platform_admin",
             remedy="Ask a platform administrator.",
         )
+
+
+def has_other_owner(member: Membership) -> bool:
+    """Tell whether the member's organization has an owner beside them."""
+    owners = Membership.objects.filter(organization=member.organization_id, role=Role.OWNER)
+    return bool(owners.exclude(pk=member.pk).exists())
 
 
 def _require_owner(member: Membership) -> None:

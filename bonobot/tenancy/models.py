@@ -3,35 +3,73 @@
 import uuid
 from typing import ClassVar
 
-from django.contrib.auth.models import AbstractUser
+from django.contrib.auth.models import AbstractUser, UserManager
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
+from django.db.models.lookups import In
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.sealed import SealedTextField
-from bonobot.tenancy.roles import Role
+from bonobot.tenancy.invited import Attempts as Attempts
+from bonobot.tenancy.invited import FactorSecret as FactorSecret
+from bonobot.tenancy.invited import Invitation as Invitation
+from bonobot.tenancy.named_roles import ROLE_CHOICES as ROLE_CHOICES
+from bonobot.tenancy.roles import Role, within
 from bonobot.tenancy.scoped import (
     Governed,
     GovernedModel,
     GovernedQuerySet,
     OrganizationModel,
 )
+from bonobot.tenancy.trusted import Identity as Identity
+from bonobot.tenancy.trusted import Issuer as Issuer
+from bonobot.tenancy.trusted import Provider as Provider
 
-ROLE_CHOICES = [
-    (Role.OWNER.value, _("owner")),
-    (Role.OPERATOR.value, _("operator")),
-    (Role.REVIEWER.value, _("reviewer")),
-    (Role.AUDITOR.value, _("auditor")),
-    (Role.MEMBER.value, _("member")),
-]
-MOST_APPROVAL_HOURS = 720
+MOST_APPROVAL_HOURS, MOST_AUDIT_DAYS = 720, 36_500
 
 
-class User(AbstractUser):
-    """A person. What they may do is said by their memberships, not by Django's permissions."""
+class People(UserManager.from_queryset(GovernedQuerySet)):  # type: ignore[misc]  # made at run time
+    """People, made and found as Django does; set-based writes of them bump, too."""
+
+    use_in_migrations = False
+
+
+class User(AbstractUser, Governed):
+    """A person. What they may do is said by their memberships, not by Django's permissions.
+
+    It ends what they let programs do when they are switched off, so the two columns that say so
+    are governed.
+    """
+
+    observed_fields: ClassVar[frozenset[str]] = frozenset(
+        {"username", "password", "first_name", "last_name", "email"}
+        | {"is_staff", "last_login", "date_joined", "language"}
+    )
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    language = models.CharField(
+        _("language"),
+        max_length=8,
+        choices=[("en", "English"), ("de", "Deutsch")],
+        blank=True,
+        default="",
+        db_default="",
+        help_text=_("Of the pages and of messages; empty: as the browser asks."),
+    )
+
+    objects: ClassVar = People()
+
+    @classmethod
+    def organizations_of(cls, rows: models.QuerySet) -> set[uuid.UUID]:
+        """Return the organizations that some people belong to, or let programs into."""
+        people = rows.order_by().values("pk")
+        found = (model.objects.filter(user__in=people) for model in (Membership, Token))
+        return {one for those in found for one in those.values_list("organization_id", flat=True)}
+
+    def governed(self) -> set[uuid.UUID]:
+        """Return the organizations that the person belongs to, or lets programs into."""
+        return self.organizations_of(User.objects.filter(pk=self.pk))
 
 
 class OrganizationQuerySet(GovernedQuerySet):
@@ -72,6 +110,25 @@ class Organization(Governed):
         null=True,
         blank=True,
         help_text=_("Of all agents and tokens together; 0: no limit, empty: as the settings say."),
+    )
+    second_factor = models.BooleanField(
+        _("everybody needs a second factor"),
+        default=False,
+        db_default=False,  # processes of the release before make organizations without it
+        help_text=_("Who has none is led to set one up before anything else."),
+    )
+    single_sign_on = models.BooleanField(
+        _("everybody signs in by an identity provider"),
+        default=False,
+        db_default=False,
+        help_text=_("Passwords then open nothing here, except for platform administrators."),
+    )
+    audit_days = models.PositiveIntegerField(
+        _("days that the audit is kept"),
+        null=True,
+        blank=True,
+        validators=[MaxValueValidator(MOST_AUDIT_DAYS)],
+        help_text=_("Then old rows leave; 0: never, empty: as the platform has it."),
     )
 
     objects: ClassVar = OrganizationQuerySet.as_manager()
@@ -134,10 +191,34 @@ class TokenQuerySet(GovernedQuerySet):
     """Tokens by their state."""
 
     def usable(self) -> "TokenQuerySet":
-        """Keep those neither revoked nor expired."""
+        """Keep those whose text opens something now."""
+        fresh = models.Q(fresh_until__isnull=True) | models.Q(fresh_until__gt=timezone.now())
+        return self.living().filter(fresh)
+
+    def living(self) -> "TokenQuerySet":
+        """Keep those neither revoked nor expired, and of grants those that their person may give.
+
+        That is while the person is active and has a role that the grant's is within, and the
+        organization isn't halted.
+        """
         now = timezone.now()
         alive = models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=now)
-        return self.filter(alive, revoked_at__isnull=True)
+        return self.filter(alive, self._given(), revoked_at__isnull=True)
+
+    def _given(self) -> models.Q:
+        """Return what holds of tokens that were issued, and of grants that their person backs."""
+        member = Membership.objects.filter(
+            organization=models.OuterRef("organization"), user=models.OuterRef("user")
+        ).filter(
+            *[
+                models.Q(~models.Q(role=own.value))
+                | In(models.OuterRef("role"), [role.value for role in within(own)])
+                for own in Role
+            ]
+        )
+        backed = models.Q(user__is_superuser=True) | models.Exists(member)
+        running = models.Q(user__is_active=True, organization__halted_at__isnull=True)
+        return models.Q(models.Q(user__isnull=True) | (running & backed))
 
 
 class Token(GovernedModel):
@@ -147,6 +228,10 @@ class Token(GovernedModel):
     where it may be used from; empty lists are no bounds. The agents are copied ids, since agents
     live above this room: one that is removed stays named, so that the token never becomes wider.
     `client` says which program it was made for.
+
+    One with a `user` is a grant: that person let a program in (OAuth 2.1), whose `client_id` is
+    here, at the one address `resource`. The digest is of the access token that the program has at
+    the time, good until `fresh_until`; blank before it has one. See `grants`.
     """
 
     observed_fields: ClassVar[frozenset[str]] = frozenset({"last_used_at"})
@@ -164,6 +249,22 @@ class Token(GovernedModel):
     expires_at = models.DateTimeField(_("expires"), null=True, blank=True)
     last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
     revoked_at = models.DateTimeField(_("revoked"), null=True, blank=True, editable=False)
+    user = models.ForeignKey(
+        User,
+        on_delete=models.CASCADE,
+        null=True,
+        blank=True,
+        editable=False,
+        related_name="+",
+        verbose_name=_("given by"),
+    )
+    client_id = models.CharField(
+        _("client id"), max_length=255, blank=True, default="", db_default="", editable=False
+    )
+    resource = models.CharField(
+        _("address"), max_length=512, blank=True, default="", db_default="", editable=False
+    )
+    fresh_until = models.DateTimeField(null=True, blank=True, editable=False)
 
     objects: ClassVar = TokenQuerySet.as_manager()
 
@@ -175,107 +276,21 @@ class Token(GovernedModel):
             models.CheckConstraint(
                 condition=models.Q(role__in=[role.value for role in Role]), name="token_role"
             ),
+            # What a person gave is for one address; what was issued is for all of them.
+            models.CheckConstraint(
+                condition=models.Q(user__isnull=True, resource="", fresh_until__isnull=True)
+                | models.Q(user__isnull=False) & ~models.Q(resource=""),
+                name="token_grant_has_an_address",
+            ),
         )
 
     def __str__(self) -> str:
         return f"{self.name} ({self.key}…)"
 
-
-class IssuerQuerySet(GovernedQuerySet):
-    """Issuers by their state."""
-
-    def enabled(self) -> "IssuerQuerySet":
-        """Keep those whose tokens are taken."""
-        return self.filter(enabled=True)
-
-
-class Issuer(GovernedModel):
-    """An authorization server of somebody else, whose tokens open the gateway (RFC 9068).
-
-    What a token of it may do is said here: `scopes`, `agent_ids` and `role` bound what its claims
-    ask for. An issuer belongs to one organization, so a token never has to say to which it leads.
-    """
-
-    name = models.CharField(_("name"), max_length=255)
-    url = models.CharField(
-        _("issuer"),
-        max_length=512,
-        unique=True,
-        help_text=_("Letter by letter as its tokens have it in iss."),
-    )
-    audience = models.CharField(
-        _("audience"),
-        max_length=512,
-        blank=True,
-        default="",
-        help_text=_("What aud must contain; empty: the very address that a token is used at."),
-    )
-    subject_claim = models.CharField(_("claim of the subject"), max_length=255, default="sub")
-    label_claim = models.CharField(
-        _("claim of the name"),
-        max_length=255,
-        blank=True,
-        default="",
-        help_text=_("What the audit shows, like email; empty: the subject."),
-    )
-    role = models.CharField(
-        _("role"),
-        max_length=16,
-        choices=ROLE_CHOICES,
-        blank=True,
-        default=Role.MEMBER,
-        help_text=_("Of whoever no claim gives one; empty: they are not let in."),
-    )
-    role_claim = models.CharField(
-        _("claim of the role"),
-        max_length=255,
-        blank=True,
-        default="",
-        help_text=_("Its values are looked up below; a member is reached by a dot."),
-    )
-    roles = models.JSONField(_("roles by value"), default=dict, blank=True)
-    scope_claim = models.CharField(
-        _("claim of the scopes"),
-        max_length=255,
-        blank=True,
-        default="scope",
-        help_text=_("Empty: each token has all the scopes that are allowed here."),
-    )
-    scopes = models.JSONField(_("scopes"), default=list, blank=True)
-    agent_ids = models.JSONField(_("only for agents"), default=list, blank=True)
-    calls_per_minute = models.PositiveIntegerField(_("calls a minute"), null=True, blank=True)
-    any_type = models.BooleanField(
-        _("takes tokens of the type JWT"),
-        default=False,
-        help_text=_("For issuers that do not mark access tokens as such (at+jwt)."),
-    )
-    allow_private = models.BooleanField(
-        _("may be at a private address"),
-        default=False,
-        help_text=_("Then http is allowed, too."),
-    )
-    announced = models.BooleanField(
-        _("told to clients"),
-        default=True,
-        help_text=_("Whether the metadata of our addresses names it, to anybody who asks."),
-    )
-    enabled = models.BooleanField(_("enabled"), default=True)
-
-    objects: ClassVar = IssuerQuerySet.as_manager()
-
-    class Meta:
-        ordering = ("name",)
-        verbose_name = _("issuer of tokens")
-        verbose_name_plural = _("issuers of tokens")
-        constraints = (
-            models.CheckConstraint(
-                condition=models.Q(role__in=["", *(role.value for role in Role)]),
-                name="issuer_role",
-            ),
-        )
-
-    def __str__(self) -> str:
-        return self.name
+    @property
+    def kind(self) -> str:
+        """Tell whether it was issued (`token`), or given to a program by a person (`grant`)."""
+        return "token" if self.user_id is None else "grant"
 
 
 class KeptAnswer(OrganizationModel):

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from hashlib import sha256
-from ipaddress import IPv6Address, ip_address
 from threading import Lock
 from time import monotonic, monotonic_ns
 from typing import Any
@@ -26,10 +25,12 @@ from django.utils import timezone
 
 from bonobot.ledger.heads import generation
 from bonobot.ledger.models import Head
+from bonobot.lib.neighbours import neighbourhood
 from bonobot.lib.patience import AWAY
 from bonobot.lib.problems import Problem
 from bonobot.lib.rates import admit, interval
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.tenancy import bearers
 from bonobot.tenancy.models import Token
 from bonobot.tenancy.principals import Principal, principal_for_token
@@ -51,7 +52,6 @@ KEPT = 10_000
 FAILURES_AT_ONCE = 60
 FAILURES_A_MINUTE = 60
 ADDRESSES = 10_000
-NEIGHBOURS = 64  # bits: whoever has one IPv6 address has all of its network
 
 
 class TooManyFailures(Problem):
@@ -67,7 +67,7 @@ class Pass:
     """Who a token stands for, as of a policy generation, and until when.
 
     `token_id` is there for a token that has a row, whose last use is written. `audiences` are the
-    addresses that somebody else's token was issued for; None: it is used at each.
+    addresses that it was given for; None: it is used at each.
     """
 
     principal: Principal
@@ -214,17 +214,19 @@ class Passes:
 
     def _check_failures(self, address: str) -> None:
         with self._lock:
-            verdict = self._failing(_place(address))
+            verdict = self._failing(neighbourhood(address))
         if not verdict.allowed:
             seconds = max(1, -(-verdict.retry_after // 1_000_000))
             raise TooManyFailures(
                 "Too many tokens that open nothing came from this address.",
-                remedy=f"Try again in {seconds} s, with a token that is usable.",
+                remedy=say(
+                    "Try again in {seconds} s, with a token that is usable.", seconds=seconds
+                ),
                 retry_after=seconds,
             )
 
     def _count_failure(self, address: str) -> None:
-        place = _place(address)
+        place = neighbourhood(address)
         with self._lock:
             self._failed[place] = self._failing(place).tat
             self._failed.move_to_end(place)
@@ -247,12 +249,14 @@ def read_token(text: str, address: str) -> Pass:
     if token is None or not fits(token, secret):
         raise bad_token()
     check_address(token, address)
+    ends = [end for end in (token.expires_at, token.fresh_until) if end is not None]
     return Pass(
         principal=principal_for_token(token),
         generation=token.read_at or 0,
-        expires_at=token.expires_at,
+        expires_at=min(ends, default=None),
         networks=networks_of(token.networks),
         token_id=token.pk,
+        audiences=frozenset({token.resource}) if token.resource else None,
     )
 
 
@@ -265,17 +269,6 @@ async def _write_use(token_id: UUID) -> None:
 
 def _key(text: str) -> bytes:
     return sha256(text.encode("utf-8", "surrogatepass")).digest()
-
-
-def _place(address: str) -> str:
-    """Return whose failures an address's are counted as."""
-    try:
-        found = ip_address(address)
-    except ValueError:
-        return ""
-    if isinstance(found, IPv6Address) and found.ipv4_mapped is None:
-        return str(int(found) >> NEIGHBOURS)
-    return address
 
 
 _PASSES = Passes()

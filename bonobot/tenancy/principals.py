@@ -10,6 +10,7 @@ from uuid import UUID
 
 from bonobot.ledger.actors import Actor, ActorKind
 from bonobot.lib.problems import Forbidden
+from bonobot.lib.sayings import say
 from bonobot.tenancy.models import Membership, Organization, Token, User
 from bonobot.tenancy.roles import WHO_MAY, Action, Role, Scope, in_scope, may, scopes_with
 
@@ -22,7 +23,7 @@ class InsufficientScope(Forbidden):
     def __init__(self, *scopes: Scope) -> None:
         self.scopes = scopes
         super().__init__(
-            f"The token lacks a scope for this: {' or '.join(scopes)}.",
+            say("The token lacks a scope for this: {scopes}.", scopes=" or ".join(scopes)),
             rule=f"scope:{scopes[0]}",
             remedy="Use a token that has it, or have the scope added to this one.",
             extra={"scopes": list(scopes)},
@@ -34,7 +35,8 @@ class Principal:
     """Who asks, for which organization, and in which role.
 
     `agent_ids` narrow a token to these agents, `scopes` to a part of what its role may do; no
-    agents and None are no bounds. `id` is the identity that limits and audit rows use.
+    agents and None are no bounds. `id` is the identity that limits and audit rows use;
+    `giver` is the person who let a program in, and for whom it acts (a grant).
     """
 
     kind: ActorKind
@@ -46,6 +48,7 @@ class Principal:
     agent_ids: frozenset[UUID] = frozenset()
     scopes: frozenset[Scope] | None = None
     token_id: UUID | None = None
+    giver: UUID | None = None
     calls_per_minute: int | None = None
 
     def may(self, action: Action) -> bool:
@@ -64,9 +67,9 @@ class Principal:
         """Raise `Forbidden`, or `InsufficientScope`, unless this principal may do `action`."""
         if not self.has_role_for(action):
             raise Forbidden(
-                f"The role `{self.role}` may not do `{action}` here.",
+                say("The role `{role}` may not do `{action}` here.", role=self.role, action=action),
                 rule=f"role:{action}",
-                remedy=f"Ask someone who may: {WHO_MAY[action]}.",
+                remedy=say("Ask someone who may: {who_may}.", who_may=WHO_MAY[action]),
             )
         if not in_scope(self.scopes, action):
             raise InsufficientScope(*scopes_with(action))
@@ -87,7 +90,10 @@ def principal_for_user(user: User, organization: Organization) -> Principal:
     membership = Membership.objects.filter(user=user, organization=organization).first()
     if membership is None and not user.is_superuser:
         raise Forbidden(
-            f"You are not a member of the organization {organization.slug!r}.",
+            say(
+                "You are not a member of the organization {organization_slug!r}.",
+                organization_slug=organization.slug,
+            ),
             rule="membership",
             remedy="Ask one of its owners for an invitation.",
         )
@@ -113,6 +119,7 @@ def principal_for_token(token: Token) -> Principal:
         # A scope that there isn't any more gives nothing; no scope at all is no bounds.
         scopes=frozenset(Scope) & set(token.scopes) if token.scopes else None,
         token_id=token.pk,
+        giver=token.user_id,
         calls_per_minute=token.calls_per_minute,
     )
 

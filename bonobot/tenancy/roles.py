@@ -113,6 +113,16 @@ def may(role: Role, action: Action) -> bool:
     return action in TABLE[role]
 
 
+def within(role: Role) -> tuple[Role, ...]:
+    """Return the roles that may do nothing but what `role` may, the least first."""
+    return tuple(
+        sorted(
+            (one for one in Role if TABLE[one] <= TABLE[role]),
+            key=lambda one: (len(TABLE[one]), one),
+        )
+    )
+
+
 def in_scope(scopes: Collection[Scope] | None, action: Action) -> bool:
     """Tell whether one of the scopes has `action`; None are no bounds at all."""
     return scopes is None or any(action in SCOPES[scope] for scope in scopes)

@@ -16,6 +16,7 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.ledger.changes import bump
 from bonobot.lib.problems import NotFound
+from bonobot.lib.sayings import say
 
 # Where every page tells a number, counting must not cost more the more there is.
 MOST_COUNTED = 1_000
@@ -28,9 +29,15 @@ class ScopedQuerySet(models.QuerySet):
         """Keep the rows of one organization."""
         return self.filter(organization_id=organization_id)
 
-    def count_some(self) -> int:
-        """Count the rows, but stop behind `MOST_COUNTED`: an answer above it means "more"."""
-        return self.order_by().values("pk")[: MOST_COUNTED + 1].count()
+    def some_counted(self, name: str) -> Any:
+        """Return a query for a name and the number of rows, to be asked in a union with others.
+
+        Counting stops behind `MOST_COUNTED`: a number above it means "more".
+        """
+        some = self.order_by().values("pk")[: MOST_COUNTED + 1]
+        rows = self.model._base_manager.filter(pk__in=some).order_by()
+        of_all = rows.values(counted=models.Value(name)).annotate(n=models.Count("pk"))
+        return of_all.values_list("counted", "n")
 
     def get_or_404(self, organization_id: uuid.UUID, **lookup: Any) -> Any:
         """Return the one row of this organization, or raise `NotFound`.
@@ -43,7 +50,7 @@ class ScopedQuerySet(models.QuerySet):
             name = self.model._meta.verbose_name
             shown = next(iter(lookup.values()), "")
             raise NotFound(
-                f"There is no {name} {str(shown)!r} here.",
+                say("There is no {name} {shown!r} here.", name=name, shown=str(shown)),
                 field=next(iter(lookup), ""),
                 remedy="Check the id or name, and the organization that you are working in.",
             ) from None

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.roles import Scope
 
 Network = IPv4Network | IPv6Network
@@ -30,9 +31,9 @@ def checked(terms: Mapping[str, Any]) -> dict[str, Any]:
     """Return terms as a token's columns; raises `Invalid` naming the one that doesn't hold."""
     if strange := sorted(set(terms) - TERMS):
         raise Invalid(
-            f"A token has no {strange[0]!r} that could be set.",
+            say("A token has no {strange!r} that could be set.", strange=strange[0]),
             field=strange[0],
-            remedy=f"There are: {', '.join(sorted(TERMS))}.",
+            remedy=say("There are: {terms}.", terms=", ".join(sorted(TERMS))),
         )
     return {name: _CHECKS[name](value) for name, value in terms.items()}
 
@@ -62,7 +63,10 @@ def _name(value: Any) -> str:
     text = str(value).strip()
     if not text or len(text) > LONGEST_NAME:
         raise Invalid(
-            f"A token needs a name of at most {LONGEST_NAME} characters.",
+            say(
+                "A token needs a name of at most {longest_name} characters.",
+                longest_name=LONGEST_NAME,
+            ),
             field="name",
             remedy="Say what it is for; the audit shows this name.",
         )
@@ -73,7 +77,10 @@ def _client(value: Any) -> str:
     text = str(value or "").strip()
     if len(text) > LONGEST_CLIENT:
         raise Invalid(
-            f"The program's name is longer than {LONGEST_CLIENT} characters.",
+            say(
+                "The program's name is longer than {longest_client} characters.",
+                longest_client=LONGEST_CLIENT,
+            ),
             field="client",
             remedy="Shorten it.",
         )
@@ -84,9 +91,12 @@ def _scopes(value: Any) -> list[str]:
     said = {str(one) for one in value or ()}
     if strange := sorted(said - set(Scope)):
         raise Invalid(
-            f"There is no scope {strange[0]!r}.",
+            say("There is no scope {strange!r}.", strange=strange[0]),
             field="scopes",
-            remedy=f"Choose among: {', '.join(Scope)}; none at all is all that the role may.",
+            remedy=say(
+                "Choose among: {scope}; none at all is all that the role may.",
+                scope=", ".join(Scope),
+            ),
         )
     return [scope.value for scope in Scope if scope in said]
 
@@ -95,7 +105,7 @@ def _agent_ids(value: Any) -> list[str]:
     found = sorted({str(one if isinstance(one, UUID) else UUID(str(one))) for one in value or ()})
     if len(found) > MOST_AGENTS:
         raise Invalid(
-            f"A token names at most {MOST_AGENTS} agents.",
+            say("A token names at most {most_agents} agents.", most_agents=MOST_AGENTS),
             field="agents",
             remedy="Give it a role that has all agents, or make several tokens.",
         )
@@ -109,13 +119,13 @@ def _networks(value: Any) -> list[str]:
             found.append(str(ip_network(str(text).strip())))
         except ValueError as error:
             raise Invalid(
-                f"{str(text)!r} is no network: {error}.",
+                say("{text!r} is no network: {error}.", text=str(text), error=error),
                 field="networks",
                 remedy="Write an address or a range, like `192.0.2.7` or `10.1.0.0/16`.",
             ) from None
     if len(found) > MOST_NETWORKS:
         raise Invalid(
-            f"A token names at most {MOST_NETWORKS} networks.",
+            say("A token names at most {most_networks} networks.", most_networks=MOST_NETWORKS),
             field="networks",
             remedy="Join ranges that lie beside each other.",
         )
@@ -125,7 +135,11 @@ def _networks(value: Any) -> list[str]:
 def _calls_per_minute(value: Any) -> int | None:
     if value is not None and not 1 <= value <= MOST_CALLS:
         raise Invalid(
-            f"`calls_per_minute` must be from 1 to {MOST_CALLS}, not {value!r}.",
+            say(
+                "`calls_per_minute` must be from 1 to {most_calls}, not {value!r}.",
+                most_calls=MOST_CALLS,
+                value=value,
+            ),
             field="calls_per_minute",
             remedy="Leave it out for the usual limit.",
         )

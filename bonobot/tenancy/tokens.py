@@ -1,6 +1,7 @@
 """Making, changing and checking tokens: `bnb_<key>_<secret>`, the secret kept as a peppered HMAC.
 
-The public key finds the row; the digest is compared in constant time. Peppers are numbered, so that
+Those that a program has from a person's grant begin with `bno_` (see `grants`). The public key
+finds the row; the digest is compared in constant time. Peppers are numbered, so that
 a new one can be added while tokens of the older ones go on working.
 """
 
@@ -20,12 +21,16 @@ from bonobot.ledger.entries import Opening
 from bonobot.ledger.writer import writer
 from bonobot.lib.problems import Conflict, Problem
 from bonobot.lib.untrusted import visible
+from bonobot.tenancy.invited import Invitation
 from bonobot.tenancy.models import Token
 from bonobot.tenancy.principals import Principal, principal_for_token
 from bonobot.tenancy.roles import Action, Role
 from bonobot.tenancy.terms import checked, inside, networks_of
 
 PREFIX = "bnb"
+OF_GRANTS = "bno"
+# What may be said of a grant later: not what the person gave, but bounds around it.
+ABOUT_GRANTS = frozenset({"name", "networks", "calls_per_minute"})
 # A token's last use is written at most once in this time: reads must not become writes.
 LAST_USE_STEP = timedelta(minutes=1)
 LONGEST_ADDRESS = 64
@@ -51,16 +56,16 @@ def issue(principal: Principal, *, role: Role, **terms: Any) -> tuple[Token, str
     principal.require(Action.MANAGE_TOKENS)
     said = checked({"name": ""} | terms)
     secret = secrets.token_urlsafe(32)
-    pepper_id = max(settings.BONOBOT_TOKEN_PEPPERS)
+    pepper_id, digest = sealed(secret)
     token = Token(
         organization_id=principal.organization_id,
-        key=secrets.token_hex(6),
+        key=new_key(),
         pepper_id=pepper_id,
-        digest=_digest(pepper_id, secret),
+        digest=digest,
         role=role,
         **said,
     )
-    with _recorded(principal, token, "token_created", {"role": role} | _told(said)):
+    with recorded(principal, token, "token_created", {"role": role} | _told(said)):
         token.save()
     return token, f"{PREFIX}_{token.key}_{secret}"
 
@@ -68,7 +73,8 @@ def issue(principal: Principal, *, role: Role, **terms: Any) -> tuple[Token, str
 def alter(principal: Principal, token: Token, **terms: Any) -> None:
     """Change what was said of a token; it holds on its very next call. Its text stays the same.
 
-    Raises `Invalid`, and `Conflict` (code `token_revoked`) for one that has ended.
+    Raises `Invalid`, and `Conflict` (codes `token_revoked` for one that has ended, `grant_fixed`
+    for what a person gave).
     """
     principal.require(Action.MANAGE_TOKENS)
     changed = {
@@ -80,23 +86,34 @@ def alter(principal: Principal, token: Token, **terms: Any) -> None:
         raise Conflict(
             "The token was revoked.", code="token_revoked", remedy="Make a new one instead."
         )
+    if token.kind == "grant" and not ABOUT_GRANTS.issuperset(changed):
+        raise Conflict(
+            "A person gave this to a program: what it may do is theirs to say.",
+            code="grant_fixed",
+            remedy="Bound its networks or its rate, or revoke it.",
+        )
     for name, value in changed.items():
         setattr(token, name, value)
-    with _recorded(principal, token, "token_changed", _told(changed)):
+    with recorded(principal, token, "token_changed", _told(changed)):
         token.save()
 
 
 def revoke(principal: Principal, token: Token) -> None:
-    """End a token at once; a second time changes nothing."""
-    principal.require(Action.MANAGE_TOKENS)
-    with _recorded(principal, token, "token_revoked"):
+    """End a token at once; a second time changes nothing. What a person gave, they can end."""
+    own = token.user_id is not None and principal.kind == "user"
+    if not (own and principal.id == str(token.user_id)):
+        principal.require(Action.MANAGE_TOKENS)
+    with recorded(principal, token, "token_revoked"):
         Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
 
 
 def authenticate(text: str, address: str = "") -> Token:
-    """Return the usable token that `text` is, used from `address`; raises `BadToken`."""
+    """Return the usable token that `text` is, used from `address`; raises `BadToken`.
+
+    A token for one address of the gateway is worth nothing elsewhere (RFC 8707).
+    """
     key, secret = parted(text)
-    token = Token.objects.usable().filter(key=key).first() if key else None
+    token = Token.objects.usable().filter(key=key, resource="").first() if key else None
     if token is None or not fits(token, secret):
         raise bad_token()
     check_address(token, address)
@@ -109,11 +126,26 @@ def parted(text: str) -> tuple[str, str]:
     """Return the public key and the secret of a token's text; two blanks for another text."""
     prefix, _, rest = text.partition("_")
     key, _, secret = rest.partition("_")
-    return (key, secret) if prefix == PREFIX else ("", "")
+    return (key, secret) if prefix in (PREFIX, OF_GRANTS) else ("", "")
 
 
-def fits(token: Token, secret: str) -> bool:
-    """Tell whether `secret` is the token's, in constant time."""
+def new_key() -> str:
+    """Return a public key for a new token."""
+    return secrets.token_hex(6)
+
+
+def newest_pepper() -> int:
+    """Return the number of the pepper that new secrets are kept with."""
+    return max(settings.BONOBOT_TOKEN_PEPPERS)
+
+
+def sealed(secret: str) -> tuple[int, str]:
+    """Return the pepper of a new secret and its digest: what is kept of it."""
+    return newest_pepper(), _digest(newest_pepper(), secret)
+
+
+def fits(token: Token | Invitation, secret: str) -> bool:
+    """Tell whether `secret` is the token's, or the invitation's, in constant time."""
     if token.pepper_id not in settings.BONOBOT_TOKEN_PEPPERS:
         return False
     return hmac.compare_digest(token.digest, _digest(token.pepper_id, secret))
@@ -164,9 +196,10 @@ def _told(terms: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _recorded(
+def recorded(
     principal: Principal, token: Token, action: str, details: Mapping[str, Any] | None = None
 ) -> AbstractContextManager[Any]:
+    """Have a change of a token recorded in the audit, as the principal's."""
     return change(
         organization_id=token.organization_id,
         actor=principal.actor,

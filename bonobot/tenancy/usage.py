@@ -5,7 +5,7 @@ within the last three days.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
@@ -14,10 +14,12 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.ledger import reports
+from bonobot.ledger.dimensions import COUNTS, Line
 from bonobot.ledger.exporting import comma_separated, harmless
-from bonobot.ledger.reports import Line, Reader, Span
+from bonobot.ledger.reports import Span
 from bonobot.ledger.rollups import Grain, beginning
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -110,25 +112,26 @@ class Report:
 
 def numbers(line: Line) -> dict[str, Any]:
     """Return what a line comes to by name."""
-    counts = {name: getattr(line, name) for name in reports.COUNTS}
+    counts = {name: getattr(line, name) for name in COUNTS}
     return counts | {"p50_ms": _rounded(line.p50), "p95_ms": _rounded(line.p95)}
 
 
 def usage(principal: Principal, asked: Asked, now: datetime | None = None) -> Report:
-    """Return a report of the organization (4 queries); raises `Forbidden`, `Invalid`.
+    """Return a report of the organization (5 queries); raises `Forbidden`, `Invalid`.
 
     By organization a platform administrator sees all of them, others their own.
     """
     principal.require(Action.VIEW_AUDIT)
     if asked.by not in GROUPS:
         raise Invalid(
-            f"There is no report by {asked.by!r}.", field="by", remedy=f"Use {', '.join(GROUPS)}."
+            say("There is no report by {by!r}.", by=asked.by),
+            field="by",
+            remedy=say("Use {groups}.", groups=", ".join(GROUPS)),
         )
     now = now or timezone.now()
     span = _span(asked, now)
-    found = reports.reader(principal.organization_id, span)
-    if asked.by == "organization" and principal.platform_admin:
-        found = replace(found, organization_id=None)
+    everywhere = asked.by == "organization" and principal.platform_admin
+    found = reports.reader(principal.organization_id, span, everywhere=everywhere)
     where = _where(asked)
     columns, only = GROUPS[asked.by]
     lines = found.read(*columns, **where, **only)
@@ -136,14 +139,10 @@ def usage(principal: Principal, asked: Asked, now: datetime | None = None) -> Re
         asked=asked,
         since=span.since,
         until=span.until or now,
-        total=_total(found, where, only),
+        total=found.total(**where, **only),
         entries=list(_entries(asked.by, lines)),
         complete=found.complete,
     )
-
-
-def _total(found: Reader, where: dict[str, Any], only: dict[str, Any]) -> Line:
-    return reports.total(found.read("event_type", **where, **only).values())
 
 
 def _span(asked: Asked, now: datetime) -> Span:

@@ -2,6 +2,7 @@
 
 from mcp_servers.admin import (
     configuring,
+    credentials,
     definitions,
     history,
     launchers,
@@ -14,6 +15,7 @@ from mcp_servers.admin import (
 
 __all__ = [
     "configuring",
+    "credentials",
     "definitions",
     "history",
     "launchers",

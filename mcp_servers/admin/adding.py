@@ -30,6 +30,8 @@ from mcp_servers.models import Preset, Server
 from mcp_servers.presets.folders import KINDS, allowed_folders
 from mcp_servers.presets.using import preset_named, spec_from
 
+OTHER = "other"  # where presets without a category are
+
 
 @dataclass(frozen=True, kw_only=True)
 class Destination:
@@ -113,14 +115,14 @@ def choose_preset(
     cards = [
         Card(preset, destination.url("preset", preset.slug), _may_start(preset, launchers))
         for preset in offered
-        if chosen in ("", preset.category)
+        if chosen in ("", preset.category or OTHER)
     ]
     return destination.screen(
         request,
         "presets",
         "servers/presets.html",
         cards=cards,
-        categories=sorted({preset.category for preset in offered}),
+        categories=sorted({preset.category or OTHER for preset in offered}),
         category=chosen,
         other_ways=(destination.url("paste"), destination.url("form")),
     )

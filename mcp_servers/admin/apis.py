@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.admin import Select, TextInput
 from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -176,7 +177,9 @@ def _given(request: HttpRequest) -> str:
         return request.POST.get("document", "")
     if file.size > LONGEST_TEXT:
         raise Invalid(
-            f"The file is larger than {LONGEST_TEXT // 1024**2} MiB.",
+            say(
+                "The file is larger than {longest_text} MiB.", longest_text=LONGEST_TEXT // 1024**2
+            ),
             code="too_large",
             field="document",
             remedy="Cut the document down to the operations that you need.",

@@ -15,8 +15,9 @@ from bonobot.lib.untrusted import visible
 from bonobot.tenancy.screens.answers import screen
 from mcp_servers import registration
 from mcp_servers.admin.removing import NAMED_AT_MOST, Affected, affected_by
+from mcp_servers.admin.rounds import AT_ONCE, set_out
 from mcp_servers.approval import approve
-from mcp_servers.models import Server
+from mcp_servers.models import Round, Server
 
 
 def switch_off(admin: Any, request: HttpRequest, servers: Sequence[Server]) -> Any:
@@ -31,6 +32,8 @@ def switch_off(admin: Any, request: HttpRequest, servers: Sequence[Server]) -> A
             button=_("Switch off"),
             icon="power_settings_new",
         )
+    if len(servers) > AT_ONCE:
+        return set_out(request, Round.Kind.DISABLE, servers)
     for server in servers:
         registration.switch(admin.principal(request), server, enabled=False)
     messages.success(request, _("%(n)d servers are off.") % {"n": len(servers)})
@@ -53,6 +56,11 @@ def approve_what_waits(
             icon="task_alt",
             confirmed=mark(waiting.values()),
         )
+    if len(servers) > AT_ONCE:
+        said = {pk: {str(one): digest for one, digest in of.items()} for pk, of in waiting.items()}
+        for server in servers:
+            _tell_held(request, server)
+        return set_out(request, Round.Kind.APPROVE, servers, said)
     for server in servers:
         if seen := waiting[server.pk]:
             done = approve(admin.principal(request), server, seen)

@@ -3,6 +3,7 @@
 Each approval carries the digests that the page showed; what changed in between is skipped and said.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -18,6 +19,8 @@ from django.utils.translation import ngettext
 
 from bonobot.lib.highlighting import difference
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
+from bonobot.lib.untrusted import visible
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit, back, fragment, onward
 from mcp_servers.admin.label_names import WORDS
@@ -30,13 +33,25 @@ from mcp_servers.labels import Label
 from mcp_servers.models import Definition, Server
 
 SHOWN_AT_ONCE = 50
-KINDS = (
-    ("", _("All"), ()),
-    ("tools", _("Tools"), (Definition.Kind.TOOL,)),
-    ("resources", _("Resources"), (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)),
-    ("prompts", _("Prompts"), (Definition.Kind.PROMPT,)),
-    ("instructions", _("Instructions"), (Definition.Kind.INSTRUCTIONS,)),
-)
+RESOURCES = (Definition.Kind.RESOURCE, Definition.Kind.RESOURCE_TEMPLATE)
+PROMPTS = (Definition.Kind.PROMPT, Definition.Kind.INSTRUCTIONS)
+# What a tab can be narrowed to, beside all of it: (in the address, words, kinds).
+PARTS = {
+    "resources": (
+        ("fixed", _("Resources"), RESOURCES[:1]),
+        ("templates", _("Templates"), RESOURCES[1:]),
+    ),
+    "prompts": (
+        ("prompts", _("Prompts"), PROMPTS[:1]),
+        ("instructions", _("Instructions"), PROMPTS[1:]),
+    ),
+    "definitions": (
+        ("tools", _("Tools"), (Definition.Kind.TOOL,)),
+        ("resources", _("Resources"), RESOURCES),
+        ("prompts", _("Prompts"), PROMPTS[:1]),
+        ("instructions", _("Instructions"), PROMPTS[1:]),
+    ),
+}
 STATES = (
     ("", _("in any state")),
     ("waiting", _("waiting for approval")),
@@ -52,6 +67,15 @@ HINTS = (
     ("destructiveHint", _("says: may destroy"), "warn"),
     ("idempotentHint", _("says: repeatable"), "plain"),
     ("openWorldHint", _("says: reaches outside"), "plain"),
+)
+FACTS = (
+    ("uri", _("Address")),
+    ("uriTemplate", _("Template")),
+    ("mimeType", _("Type")),
+    ("size", _("Bytes")),
+    ("audience", _("Meant for")),
+    ("priority", _("Priority")),
+    ("lastModified", _("Last modified")),
 )
 
 
@@ -70,6 +94,7 @@ class Shown:
     marked: list[tuple[str, bool]]
     labels: Labels
     wider: list[Any]
+    facts: list[tuple[Any, str]]
 
     @property
     def legs(self) -> list[tuple[Label, Any, bool]]:
@@ -114,7 +139,20 @@ def shown(row: Definition, known: Origin) -> Shown:
         labels=suggests if row.labels is None else tuple(Label(one) for one in row.labels),
         wider=[WORDS[label] for label in wider(suggests, row.labels)],
         marked=_marked(row),
+        facts=list(_facts(payload, hints)),
     )
+
+
+def _facts(payload: dict[str, Any], hints: dict[str, Any]) -> Iterator[tuple[Any, str]]:
+    """Yield what a server says of it in single words: where it is, its type, whom it is for."""
+    said = {name: payload.get(name) for name in ("uri", "uriTemplate", "mimeType", "size")}
+    said |= {name: hints.get(name) for name in ("audience", "priority", "lastModified")}
+    for name, title in FACTS:
+        value = said[name]
+        if isinstance(value, list):
+            value = ", ".join(map(str, value[:10]))
+        if isinstance(value, str | int | float) and value != "":
+            yield title, visible(str(value), 500)
 
 
 def _marked(row: Definition) -> list[tuple[str, bool]]:
@@ -135,17 +173,43 @@ def _marked(row: Definition) -> list[tuple[str, bool]]:
     return [piece for piece in (*pieces, (row.description[at:], False)) if piece[0]]
 
 
-@ServerAdmin.add_page("tools", _("Tools, resources, prompts"), order=20)
+@ServerAdmin.add_page("tools", _("Tools"), order=20)
+def tools(visit: Visit) -> HttpResponseBase:
+    """Show the tools."""
+    return _shelf(visit, (Definition.Kind.TOOL,))
+
+
+@ServerAdmin.add_page("resources", _("Resources"), order=21)
+def resources(visit: Visit) -> HttpResponseBase:
+    """Show the resources, and the templates of them."""
+    return _shelf(visit, RESOURCES)
+
+
+@ServerAdmin.add_page("prompts", _("Prompts"), order=22)
+def prompts(visit: Visit) -> HttpResponseBase:
+    """Show the prompts, and the instructions that the server gives beside them."""
+    return _shelf(visit, PROMPTS)
+
+
+@ServerAdmin.add_page("definitions", under="change")
 def definitions(visit: Visit) -> HttpResponseBase:
-    """Show a server's definitions, or do what was asked about them."""
+    """Show definitions of every kind, such as those that wait."""
+    return _shelf(visit, tuple(Definition.Kind))
+
+
+def _shelf(visit: Visit, kinds: tuple[str, ...]) -> HttpResponseBase:
+    """Show a server's definitions of these kinds, or do what was asked about them."""
     if visit.request.method == "POST":
         _do(visit)
-        return back(visit.request, visit.url("tools"))
+        return back(visit.request, visit.url(visit.page))
     server: Server = visit.object
     query = visit.request.GET
     kind, state, text = query.get("kind", ""), query.get("state", ""), query.get("q", "").strip()
-    found = _filtered(server, kind, state, text)
-    page = Paginator(found, SHOWN_AT_ONCE).get_page(query.get("page"))
+    parts = PARTS.get(visit.page, ())
+    kinds = next((of for slug, _title, of in parts if slug == kind), kinds)
+    page = Paginator(_filtered(server, kinds, state, text), SHOWN_AT_ONCE).get_page(
+        query.get("page")
+    )
     known = origin_of(server)
     items = [shown(row, known) for row in page]
     return visit.show(
@@ -153,7 +217,7 @@ def definitions(visit: Visit) -> HttpResponseBase:
         server=server,
         items=items,
         paged=page,
-        kinds=[(slug, title) for slug, title, _kinds in KINDS],
+        parts=[("", _("All"), ()), *parts] if parts else [],
         states=STATES,
         label_words=list(WORDS.items()),
         kind=kind,
@@ -167,10 +231,8 @@ def definitions(visit: Visit) -> HttpResponseBase:
     )
 
 
-def _filtered(server: Server, kind: str, state: str, text: str) -> Any:
-    found = server.definitions.order_by(TOOLS_FIRST, "kind", "name")
-    if kinds := next((kinds for slug, _title, kinds in KINDS if slug == kind), ()):
-        found = found.filter(kind__in=kinds)
+def _filtered(server: Server, kinds: tuple[str, ...], state: str, text: str) -> Any:
+    found = server.definitions.filter(kind__in=kinds).order_by(TOOLS_FIRST, "kind", "name")
     chosen = {
         "waiting": found.waiting,
         "callable": found.callable,
@@ -255,7 +317,7 @@ def _uuid(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise Invalid(f"{text!r} names no definition.", field="seen") from None
+        raise Invalid(say("{text!r} names no definition.", text=text), field="seen") from None
 
 
 def _arguments(arguments: Any) -> list[Row]:
@@ -285,6 +347,6 @@ def _say(request: HttpRequest, text: str, **values: Any) -> None:
 def arguments(visit: Visit) -> HttpResponseBase:
     """Return the arguments of one definition, as a piece of a page."""
     if not (wanted := visit.request.GET.get("of")):
-        return onward(visit, "tools")
+        return onward(visit, "definitions")
     row = visit.object.definitions.get_or_404(visit.principal.organization_id, pk=wanted)
     return fragment(visit.request, "servers/schema.html", rows=shown(row, Origin()).input)

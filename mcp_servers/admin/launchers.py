@@ -19,7 +19,7 @@ class LauncherAdmin(ScopedAdmin):
     platform_only = True
     needs_to_view = (Action.MANAGE_LAUNCHERS,)
     needs_to_change = Action.MANAGE_LAUNCHERS
-    list_display = ("command", "note", "created_at")
+    list_display = ("command", "note", "made_at")
     search_fields = ("command", "note")
     fields = ("command", "note")
 

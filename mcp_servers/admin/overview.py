@@ -17,10 +17,10 @@ from mcp_servers.models.definitions import WAITING
 from mcp_servers.standing import standing
 
 KIND_NAMES = (
-    (Definition.Kind.TOOL, _("tools")),
-    (Definition.Kind.RESOURCE, _("resources")),
-    (Definition.Kind.RESOURCE_TEMPLATE, _("resource templates")),
-    (Definition.Kind.PROMPT, _("prompts")),
+    (Definition.Kind.TOOL, _("tools"), "tools"),
+    (Definition.Kind.RESOURCE, _("resources"), "resources"),
+    (Definition.Kind.RESOURCE_TEMPLATE, _("resource templates"), "resources"),
+    (Definition.Kind.PROMPT, _("prompts"), "prompts"),
 )
 
 # Rooms above add panels: a function from the visit to (template, context), or None for nothing.
@@ -35,12 +35,12 @@ def overview(visit: Visit) -> HttpResponseBase:
     counts = server.definitions.aggregate(
         waiting=Count("pk", filter=WAITING),
         refused=Count("pk", filter=~Q(fault="")),
-        **{kind: Count("pk", filter=Q(kind=kind, present=True)) for kind, _title in KIND_NAMES},
+        **{kind: Count("pk", filter=Q(kind=kind, present=True)) for kind, *_words in KIND_NAMES},
     )
     return visit.show(
         "servers/overview.html",
         server=server,
-        counts=[(title, counts[kind], kind) for kind, title in KIND_NAMES],
+        counts=[(title, counts[kind], visit.url(tab)) for kind, title, tab in KIND_NAMES],
         waiting=counts["waiting"],
         refused=counts["refused"],
         endpoint=shown_endpoint(server),
@@ -65,6 +65,6 @@ def connect(visit: Visit) -> HttpResponseBase:
         found=one.found,
         summary=summary(one.found) if one.found else "",
         url=visit.url(),
-        tools_url=visit.url("tools"),
+        definitions_url=visit.url("definitions"),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
     )

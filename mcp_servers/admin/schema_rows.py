@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from bonobot.lib.untrusted import visible
@@ -37,46 +38,71 @@ class Row:
 
 
 def rows(schema: Any) -> list[Row]:
-    """Return the members of an object schema, nested ones below, at most 300."""
-    found = []
-    for row in _members(schema, 0):
-        found.append(row)
-        if len(found) == MOST_ROWS:
-            break
-    return found
+    """Return the members of an object schema, nested ones below, at most 300.
+
+    Local references are followed, once on each way down; members of alternatives and of
+    combinations stand below like the schema's own.
+    """
+    return list(islice(_members(schema, schema, 0, frozenset()), MOST_ROWS))
 
 
-def _members(schema: Any, depth: int) -> Iterator[Row]:
+def _members(schema: Any, root: Any, depth: int, came: frozenset[str]) -> Iterator[Row]:
     if not isinstance(schema, Mapping) or depth > DEEPEST:
         return
+    if isinstance(ref := schema.get("$ref"), str):
+        if ref in came:
+            return
+        came |= {ref}
+        yield from _members(_referred(root, ref), root, depth, came)
     properties = schema.get("properties")
     required = schema.get("required")
     wanted = set(map(str, required)) if isinstance(required, list) else set()
     for name, member in properties.items() if isinstance(properties, Mapping) else ():
         one = member if isinstance(member, Mapping) else {}
+        said = _plain(one, root)
         yield Row(
             depth=depth,
             name=visible(str(name), 200),
-            type=_type(one),
+            type=_type(one, root),
             required=str(name) in wanted,
-            description=visible(str(one.get("description") or one.get("title") or ""), 1_000),
-            bounds=tuple(_bounds(one)),
+            description=visible(str(said.get("description") or said.get("title") or ""), 1_000),
+            bounds=tuple(_bounds(said)),
         )
-        yield from _members(one, depth + 1)
-        yield from _members(one.get("items"), depth + 1)
+        yield from _members(one, root, depth + 1, came)
+        yield from _members(one.get("items"), root, depth + 1, came)
+    for word in ("allOf", "anyOf", "oneOf"):
+        parts = schema.get(word)
+        for part in parts if isinstance(parts, list) else ():
+            yield from _members(part, root, depth, came)
 
 
-def _type(schema: Mapping[str, Any]) -> str:
+def _referred(root: Any, ref: str) -> Any:
+    """Return what a local reference names; None if it names nothing here."""
+    found = root
+    for part in ref[2:].split("/") if ref.startswith("#/") else ():
+        name = part.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if ref == "#" or ref.startswith("#/") else None
+
+
+def _plain(schema: Mapping[str, Any], root: Any) -> Mapping[str, Any]:
+    """Return a member with what its reference says; what stands beside the reference wins."""
+    ref = schema.get("$ref")
+    found = _referred(root, ref) if isinstance(ref, str) else None
+    return {**found, **schema} if isinstance(found, Mapping) else schema
+
+
+def _type(schema: Mapping[str, Any], root: Any = None) -> str:
     kind = schema.get("type")
     if isinstance(kind, list):
         return visible(" or ".join(map(str, kind)), 100)
     if kind == "array" and isinstance(schema.get("items"), Mapping):
-        return f"list of {_type(schema['items'])}"
+        return f"list of {_type(schema['items'], root)}"
     if kind is not None:
         return visible(str(kind), 100)
     for word in ("anyOf", "oneOf"):
         if isinstance(choices := schema.get(word), list):
-            return " or ".join(_type(one) for one in choices[:5] if isinstance(one, Mapping))
+            return " or ".join(_type(one, root) for one in choices[:5] if isinstance(one, Mapping))
     if "$ref" in schema:
         return visible(str(schema["$ref"]).rpartition("/")[2], 100)
     return "one of a list" if "enum" in schema or "const" in schema else "anything"

@@ -37,12 +37,12 @@ from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import PagedAdmin, Visit
 from bonobot.tenancy.templatetags.bonobot import ago, milliseconds
 from mcp_servers import registration
-from mcp_servers.admin import bulk, pool
+from mcp_servers.admin import bulk, pool, rounds
 from mcp_servers.admin.contact import contact, report
 from mcp_servers.admin.removing import affected_by, confirm_removal
 from mcp_servers.admin.timeline import timeline
 from mcp_servers.history import DAY, first_asked, reaching_into, spans_of, unasked_spans
-from mcp_servers.models import Check, Definition, Outage, Server, Unasked
+from mcp_servers.models import Check, Definition, Outage, Round, Server, Unasked
 from mcp_servers.models.definitions import WAITING, DefinitionQuerySet
 from mcp_servers.uptime import segments
 
@@ -94,7 +94,6 @@ class ServerAdmin(PagedAdmin):
     list_display = (
         "server",
         "state",
-        "transport",
         "tool_count",
         "waiting",
         "uptime",
@@ -119,11 +118,13 @@ class ServerAdmin(PagedAdmin):
         "disable_chosen",
         "remove_chosen",
     )
+    action_needs: ClassVar[dict[str, Action]] = {"approve_chosen": Action.APPROVE_DEFINITIONS}
     change_list_template = "admin/servers/list.html"
     # Ways to add a server: route, last part of the name, view. Rooms above add to them.
     ways: ClassVar[tuple[tuple[str, str, Callable[..., HttpResponseBase]], ...]] = (
         ("add/preset/", "presets", pool.presets_view),
         ("add/preset/<slug:slug>/", "preset", pool.preset_view),
+        ("rounds/<uuid:round_id>/", "round", rounds.show),
         ("add/openapi/", "openapi", pool.openapi_view),
         ("add/operations/", "operations", pool.operations_view),
         ("add/operations/preview/", "operation_preview", pool.operation_preview_view),
@@ -198,20 +199,16 @@ class ServerAdmin(PagedAdmin):
 
     @display(description=_("server"), ordering="name", header=True)
     def server(self, server: Server) -> tuple[str, str]:
-        """Return the name, and what it is for."""
+        """Return the name, how it is reached and what it is for."""
         about = server.description or server.endpoint_config.get("url") or _command(server)
         own = _t("private to an agent · ") if server.private_to_agent else ""
-        return visible(server.name), own + visible(about, 80)
+        by = server.get_transport_type_display()
+        return visible(server.name), f"{by} · {own}{visible(about, 80)}"
 
     @display(description=_("status"), ordering="status")
     def state(self, server: Server) -> str:
         """Return the badge; its title tells the last error."""
         return state_badge(server)
-
-    @display(description=_("transport"), ordering="transport_type")
-    def transport(self, server: Server) -> str:
-        """Return the transport as people say it."""
-        return str(server.get_transport_type_display())
 
     @display(description=_("tools"), ordering="tool_total")
     def tool_count(self, server: Any) -> int:
@@ -250,14 +247,18 @@ class ServerAdmin(PagedAdmin):
     # -- Deeds upon many -------------------------------------------------------------------------
 
     @action(description=_("Test the connection"), permissions=["change"])
-    def test_chosen(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+    def test_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Server]
+    ) -> HttpResponseBase | None:
         """Ask each chosen server, and say what came of it."""
-        self._contact(request, queryset, Check.Kind.TEST)
+        return self._contact(request, queryset, Check.Kind.TEST, Round.Kind.TEST)
 
     @action(description=_("Refresh what they offer"), permissions=["change"])
-    def refresh_chosen(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+    def refresh_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Server]
+    ) -> HttpResponseBase | None:
         """Discover each chosen server again."""
-        self._contact(request, queryset, Check.Kind.DISCOVERY)
+        return self._contact(request, queryset, Check.Kind.DISCOVERY, Round.Kind.REFRESH)
 
     @action(description=_("Approve what waits …"), permissions=["approve"])
     def approve_chosen(
@@ -267,12 +268,17 @@ class ServerAdmin(PagedAdmin):
         return bulk.approve_what_waits(self, request, list(queryset))
 
     @action(description=_("Switch on"), permissions=["change"])
-    def enable_chosen(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
+    def enable_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Server]
+    ) -> HttpResponseBase | None:
         """Switch the chosen servers on."""
         chosen = list(queryset)
+        if len(chosen) > rounds.AT_ONCE:
+            return rounds.set_out(request, Round.Kind.ENABLE, chosen)
         for server in chosen:
             registration.switch(self.principal(request), server, enabled=True)
         messages.success(request, _t("%(n)d servers are on.") % {"n": len(chosen)})
+        return None
 
     @action(description=_("Switch off …"), permissions=["change"])
     def disable_chosen(
@@ -289,6 +295,8 @@ class ServerAdmin(PagedAdmin):
         chosen = list(queryset)
         if "confirmed" not in request.POST:
             return confirm_removal(self, request, [affected_by(server) for server in chosen])
+        if len(chosen) > rounds.AT_ONCE:
+            return rounds.set_out(request, Round.Kind.REMOVE, chosen)
         for server in chosen:
             registration.remove(self.principal(request), server)
         messages.success(request, _t("%(n)d servers were removed.") % {"n": len(chosen)})
@@ -307,9 +315,21 @@ class ServerAdmin(PagedAdmin):
         messages.success(request, _t("%(server)s was removed.") % {"server": server})
         return HttpResponseRedirect(reverse("admin:mcp_servers_server_changelist"))
 
-    def _contact(self, request: HttpRequest, queryset: QuerySet[Server], kind: str) -> None:
-        actor = self.principal(request).actor
-        report(request, contact(list(queryset), actor=actor, kind=kind))
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show the list with what is being done to many of its servers."""
+        going = rounds.under_way(request)
+        return super().changelist_view(request, {**(extra_context or {}), "rounds": going})
+
+    def _contact(
+        self, request: HttpRequest, queryset: QuerySet[Server], kind: str, many: str
+    ) -> HttpResponseBase | None:
+        chosen = list(queryset)
+        if len(chosen) > rounds.AT_ONCE:
+            return rounds.set_out(request, many, chosen)
+        report(request, contact(chosen, actor=self.principal(request).actor, kind=kind))
+        return None
 
 
 def state_badge(server: Server) -> SafeString:

@@ -8,12 +8,14 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from bonobot.lib.problems import Invalid, NotFound
+from bonobot.lib.sayings import say
+from bonobot.tenancy.api.filters import Filters, FlagFilter
 from bonobot.tenancy.api.resources import READ, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
+from mcp_servers.api.configurations import JSON_OBJECT
 from mcp_servers.api.servers import ServerResource
-from mcp_servers.api.shapes import JSON_OBJECT
 from mcp_servers.approval import approve, switch_definition, withdraw
 from mcp_servers.labelled import origin_of, set_labels, suggestion
 from mcp_servers.labels import Label
@@ -22,12 +24,12 @@ from mcp_servers.models import Definition
 DIGEST = "0f343b0931126a20f133d67c2b018a3b1b3c0c1f4a2b8e6d5c4b3a2918070605"
 
 
-class DefinitionFilter(django_filters.FilterSet):
+class DefinitionFilter(Filters):
     """What definitions are looked for by."""
 
     kind = django_filters.ChoiceFilter(choices=Definition.Kind.choices)
     state = django_filters.ChoiceFilter(choices=Definition.State.choices, method="by_state")
-    enabled = django_filters.BooleanFilter()
+    enabled = FlagFilter()
     q = django_filters.CharFilter(
         field_name="name", lookup_expr="icontains", label="Part of the name"
     )
@@ -190,6 +192,7 @@ class Definitions(ServerResource):
     filterset_class = DefinitionFilter
     ordering = ("name", "pk")
     kinds: tuple[str, ...] = ()
+    orderings = ("name", "kind", "title")
 
     @operation("list_definitions", answer=DefinitionShape(many=True))
     def get(self, request: object, server_id: str) -> Response:
@@ -277,7 +280,15 @@ class Labels(ServerResource):
         names = body["names"]
         rows = list(server.definitions.filter(kind=body["kind"], name__in=names))
         if missing := sorted({*names} - {row.name for row in rows}):
-            raise NotFound(f"{server.name} has no {body['kind']} {missing[0]!r}.", field="names")
+            raise NotFound(
+                say(
+                    "{server} has no {kind} {missing!r}.",
+                    server=server.name,
+                    kind=body["kind"],
+                    missing=missing[0],
+                ),
+                field="names",
+            )
         found = set_labels(self.principal, server, rows, body["labels"])
         return self.shown(body | {"labels": found}, LabelsBody)
 

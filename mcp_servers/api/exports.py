@@ -10,10 +10,11 @@ from rest_framework import serializers
 from rest_framework.response import Response
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.api.resources import READ, Resource
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
-from mcp_servers.api.shapes import JSON_OBJECT
+from mcp_servers.api.configurations import JSON_OBJECT
 from mcp_servers.exporting import as_client_file
 from mcp_servers.models import Server
 
@@ -59,7 +60,7 @@ class Export(Resource):
             pool = pool.filter(name__in=names)
             if missing := sorted(names - set(pool.values_list("name", flat=True))):
                 raise Invalid(
-                    f"There is no server {missing[0]!r} in the pool.",
+                    say("There is no server {missing!r} in the pool.", missing=missing[0]),
                     code="unknown_server",
                     field="name",
                     remedy="List the servers: GET /api/mcp-servers.",

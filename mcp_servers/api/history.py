@@ -5,6 +5,7 @@ from django.utils import timezone
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from bonobot.tenancy.api.filters import Filters, FlagFilter
 from bonobot.tenancy.api.resources import READ
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
@@ -13,10 +14,10 @@ from mcp_servers.history import OUTAGES_SHOWN, connection, lasted, recent_outage
 from mcp_servers.models import Check, Outage, Server
 
 
-class CheckFilter(django_filters.FilterSet):
+class CheckFilter(Filters):
     """What contacts are looked for by."""
 
-    ok = django_filters.BooleanFilter()
+    ok = FlagFilter()
     kind = django_filters.ChoiceFilter(choices=Check.Kind.choices)
     since = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="created_at", lookup_expr="lt")
@@ -93,6 +94,7 @@ class ServerHistory(ServerResource):
     rules = {"GET": READ}
     queryset = Check.objects.none()
     filterset_class = CheckFilter
+    orderings = ("created_at", "code")
 
     @operation("list_server_history", answer=CheckShape(many=True))
     def get(self, request: object, server_id: str) -> Response:

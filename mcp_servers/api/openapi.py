@@ -82,7 +82,7 @@ class ApiPreview(Resource):
 
     rules = {"POST": Action.MANAGE_SERVERS}
 
-    @operation("preview_api", body=ApiPreviewBody, answer=ApiPreviewShape)
+    @operation("preview_api", body=ApiPreviewBody, answer=ApiPreviewShape, asks=True)
     def post(self, request: object) -> Response:
         """Read an OpenAPI document and list its operations; nothing is written.
 

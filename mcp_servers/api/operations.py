@@ -11,12 +11,12 @@ from bonobot.tenancy.api.resources import READ, Resource
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.roles import Action
+from mcp_servers.api.configurations import JSON_OBJECT
 from mcp_servers.api.servers import ServerResource
-from mcp_servers.api.shapes import JSON_OBJECT
 from mcp_servers.labels import Label
 from mcp_servers.models import Definition, Server
 from mcp_servers.openapi.declaring import BODIES, METHODS
-from mcp_servers.openapi.inputs import PLACES, TYPES
+from mcp_servers.openapi.inputs import PLACES, SCALARS
 from mcp_servers.openapi.keeping import (
     add_operation,
     change_operation,
@@ -27,6 +27,7 @@ from mcp_servers.openapi.keeping import (
 from mcp_servers.openapi.showing import preview
 
 STATES = ("undiscovered", *Definition.State.values)
+ONE_OF_THEM = f"^(({'|'.join(SCALARS)})(\\[\\])?|object)$"
 PARAMETER = {
     "type": "object",
     "properties": {
@@ -39,7 +40,8 @@ PARAMETER = {
             "enum": list(PLACES),
             "description": "Default: `path` where the path names it, else `query`.",
         },
-        "type": {"type": "string", "enum": list(TYPES), "default": "string"},
+        # No enumeration: clients couldn't tell `string` from `string[]` by name.
+        "type": {"type": "string", "pattern": ONE_OF_THEM, "default": "string"},
         "required": {"type": "boolean", "default": False},
         "description": {"type": "string"},
         "default": {"description": "Sent where the model leaves it out."},
@@ -182,17 +184,17 @@ class Operations(OperationResource):
     """The operations that are declared at a server."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_SERVERS}
+    orderings = ("name",)
 
     @operation("list_declared_operations", answer=OperationShape(many=True))
     def get(self, request: object, server_id: str) -> Response:
         """List the operations that are declared by hand, by name; none where a document is."""
         self.check_parameters()
         server = self.server(server_id)
-        found = sorted(operations_of(server), key=lambda one: str(one["name"]))
         context = {"states": self.states(server)}
         return page_of(
             self.request,
-            found,
+            operations_of(server),
             lambda one: str(one["name"]),
             lambda one: OperationShape(one, context=context).data,
         )

@@ -13,15 +13,16 @@ from drf_spectacular.utils import (
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from bonobot.tenancy.api.filters import Filters
 from bonobot.tenancy.api.resources import READ, Resource, found_or_404
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
-from mcp_servers.api.shapes import (
-    AUTH_CONFIG,
+from mcp_servers.api.configurations import (
     ENDPOINT_CONFIG,
     JSON_OBJECT,
+    UNFILLED_AUTH_CONFIG,
     AuthConfig,
     EndpointConfig,
 )
@@ -32,7 +33,7 @@ from mcp_servers.presets.using import preset_named, spec_from
 from mcp_servers.registration import add
 
 
-class PresetFilter(django_filters.FilterSet):
+class PresetFilter(Filters):
     """What presets are looked for by."""
 
     category = django_filters.CharFilter()
@@ -67,7 +68,7 @@ class PresetShape(Shape):
         """Return the configuration with its parameters unfilled."""
         return preset.endpoint_config
 
-    @extend_schema_field(AUTH_CONFIG)
+    @extend_schema_field(UNFILLED_AUTH_CONFIG)
     def get_auth_config(self, preset: Preset) -> Any:
         """Return how a server made from it signs in."""
         return {"type": preset.auth_type, **preset.auth_config}
@@ -124,6 +125,7 @@ class Presets(Resource):
     queryset = Preset.objects.none()
     filterset_class = PresetFilter
     ordering = ("name", "pk")
+    orderings = ("name", "slug", "category")
 
     @operation("list_presets", answer=PresetShape(many=True))
     def get(self, request: object) -> Response:

@@ -8,6 +8,7 @@ from django.db.models.functions import Coalesce
 from drf_spectacular.utils import PolymorphicProxySerializer
 from rest_framework.response import Response
 
+from bonobot.tenancy.api.filters import Filters, FlagFilter
 from bonobot.tenancy.api.resources import READ, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
@@ -27,6 +28,7 @@ from mcp_servers.api.shapes import (
     spec_of,
 )
 from mcp_servers.models import Check, Definition, Server
+from mcp_servers.oauth import logins
 from mcp_servers.openapi.choosing import completed
 from mcp_servers.registration import add, alter, remove, switch
 
@@ -37,14 +39,14 @@ ADDED = PolymorphicProxySerializer(
 )
 
 
-class ServerFilter(django_filters.FilterSet):
+class ServerFilter(Filters):
     """What servers are looked for by."""
 
     SCOPES = [("pool", "the pool's"), ("agent", "those private to an agent"), ("all", "both")]
 
     scope = django_filters.ChoiceFilter(choices=SCOPES, method="by_scope", label="Default: pool")
     status = django_filters.ChoiceFilter(choices=Server.Status.choices)
-    enabled = django_filters.BooleanFilter()
+    enabled = FlagFilter()
     transport_type = django_filters.ChoiceFilter(choices=Server.Transport.choices)
     q = django_filters.CharFilter(
         field_name="name", lookup_expr="icontains", label="Part of the name"
@@ -101,6 +103,7 @@ class Servers(ServerResource):
     queryset = Server.objects.none()
     filterset_class = ServerFilter
     ordering = ("name", "pk")
+    orderings = ("name", "slug", "status", "created_at", "updated_at")
 
     @operation("list_servers", answer=ServerShape(many=True))
     def get(self, request: object) -> Response:
@@ -111,7 +114,9 @@ class Servers(ServerResource):
         rows = Server.objects.for_organization(self.organization_id)
         return self.listed(readable_servers(rows), ServerShape)
 
-    @operation("add_server", body=ADDED, answer=ServerDetailShape, status=201, examples=TO_ADD)
+    @operation(
+        "add_server", body=ADDED, answer=ServerDetailShape, status=201, examples=TO_ADD, asks=True
+    )
     def post(self, request: object) -> Response:
         """Add a server to the pool.
 
@@ -141,7 +146,7 @@ class OneServer(ServerResource):
         """Show a server with the tools of its last discovery; secrets are masked."""
         return self.answer(self.server(server_id))
 
-    @operation("replace_server", body=NewServerBody, answer=ServerDetailShape)
+    @operation("replace_server", body=NewServerBody, answer=ServerDetailShape, asks=True)
     def put(self, request: object, server_id: str) -> Response:
         """Change a server's configuration.
 
@@ -149,7 +154,9 @@ class OneServer(ServerResource):
         """
         return self._alter(server_id, NewServerBody, partial=False)
 
-    @operation("change_server", body=ServerBody, answer=ServerDetailShape, examples=[TO_CHANGE])
+    @operation(
+        "change_server", body=ServerBody, answer=ServerDetailShape, examples=[TO_CHANGE], asks=True
+    )
     def patch(self, request: object, server_id: str) -> Response:
         """Change parts of a server's configuration."""
         return self._alter(server_id, ServerBody, partial=True)
@@ -193,6 +200,22 @@ class RefreshServer(ServerResource):
         """Ask a server anew what it offers; what is new or changed waits for approval."""
         server = self.server(server_id)
         return Response(contact(self.principal, server, kind=Check.Kind.DISCOVERY))
+
+
+class SignIn(ServerResource):
+    """A sign-in at one server."""
+
+    rules = {"DELETE": (Action.MANAGE_SERVERS, Action.CALL_TOOLS, Action.USE_TOOLS)}
+
+    @operation("sign_out_server", status=204)
+    def delete(self, request: object, server_id: str) -> Response:
+        """Sign out of a server: its tokens are forgotten, and withdrawn where they were given.
+
+        The organization's, by those who manage servers; where each person signs in, one's own.
+        Problems: `no_login`.
+        """
+        logins.forget(self.principal, self.server(server_id))
+        return Response(status=204)
 
 
 class EnableServer(ServerResource):

@@ -21,6 +21,7 @@ urlpatterns = [
     path(ONE, servers.OneServer.as_view(), name="server"),
     path(f"{ONE}/test", servers.TestServer.as_view(), name="server-test"),
     path(f"{ONE}/refresh", servers.RefreshServer.as_view(), name="server-refresh"),
+    path(f"{ONE}/sign-in", servers.SignIn.as_view(), name="server-sign-in"),
     path(f"{ONE}/history", history.ServerHistory.as_view(), name="server-history"),
     path(f"{ONE}/uptime", history.ServerUptime.as_view(), name="server-uptime"),
     path(f"{ONE}/enable", servers.EnableServer.as_view(), name="server-enable"),

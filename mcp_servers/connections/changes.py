@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 from uuid import UUID
 
+from bonobot.lib.sayings import say
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.eras import METHOD_NOT_FOUND
 from mcp_servers.connections.errors import UpstreamError
@@ -21,6 +22,7 @@ Topic = Literal["tools", "prompts", "resources"]
 LISTEN = "subscriptions/listen"
 ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
 UPDATED = "notifications/resources/updated"
+WATCHED = "resourceSubscriptions"
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 TOPICS: tuple[Topic, ...] = get_args(Topic)
 LISTS: dict[str, Topic] = {f"notifications/{topic}/list_changed": topic for topic in TOPICS}
@@ -54,14 +56,15 @@ OnOpen = Callable[[frozenset[Topic]], Awaitable[None]]
 _listeners: list[OnNotice] = []
 
 
-def tell(on_notice: OnNotice) -> None:
-    """Have the change notices of the connections that are made from now on told to `on_notice`."""
-    _listeners[:] = [on_notice]
+def tell(*listeners: OnNotice) -> None:
+    """Have the change notices of this process's connections told to all of `listeners`."""
+    _listeners[:] = listeners
 
 
-def on_notice() -> OnNotice | None:
-    """Return whom the change notices of this process are told to."""
-    return _listeners[0] if _listeners else None
+def on_notice(server_id: UUID, notice: ChangeNotice) -> None:
+    """Tell a change notice to whoever takes those of this process."""
+    for listener in _listeners:
+        listener(server_id, notice)
 
 
 def notifiable(capabilities: Any) -> frozenset[Topic]:
@@ -70,9 +73,17 @@ def notifiable(capabilities: Any) -> frozenset[Topic]:
     return frozenset(topic for topic in TOPICS if _member(declared.get(topic), "listChanged"))
 
 
-def listen_request(topics: Collection[Topic]) -> Request:
-    """Return the request whose answer is a stream of notices about `topics`."""
-    wanted = {MEMBERS[topic]: True for topic in TOPICS if topic in topics}
+def tells_updates(capabilities: Any) -> bool:
+    """Tell whether a server says that it tells when single resources change."""
+    declared = capabilities if isinstance(capabilities, Mapping) else {}
+    return _member(declared.get("resources"), "subscribe")
+
+
+def listen_request(topics: Collection[Topic], uris: Collection[str] = ()) -> Request:
+    """Return the request whose answer is a stream of notices about lists and single resources."""
+    wanted: dict[str, Any] = {MEMBERS[topic]: True for topic in TOPICS if topic in topics}
+    if uris:
+        wanted[WATCHED] = list(uris)
     return Request(LISTEN, {"notifications": wanted})
 
 
@@ -88,12 +99,17 @@ def notice_in(message: Mapping[str, Any], holder: str = "") -> ChangeNotice | No
     return None
 
 
-def is_of(message: Mapping[str, Any], number: int) -> bool:
-    """Say whether a frame belongs to the subscription that request `number` asked for."""
+def subscription_of(message: Mapping[str, Any]) -> int | None:
+    """Return the number of the request whose stream a frame belongs to; None for no frame."""
     params = message.get("params")
     meta = params.get("_meta") if isinstance(params, Mapping) else None
     found = meta.get(SUBSCRIPTION_ID) if isinstance(meta, Mapping) else None
-    return type(found) is int and found == number
+    return found if type(found) is int else None
+
+
+def is_of(message: Mapping[str, Any], number: int) -> bool:
+    """Say whether a frame belongs to the subscription that request `number` asked for."""
+    return subscription_of(message) == number
 
 
 def granted(message: Mapping[str, Any]) -> frozenset[Topic] | None:
@@ -105,6 +121,16 @@ def granted(message: Mapping[str, Any]) -> frozenset[Topic] | None:
     return frozenset(topic for topic, member in MEMBERS.items() if _member(honoured, member))
 
 
+def granted_uris(message: Mapping[str, Any]) -> frozenset[str] | None:
+    """Return the resources that an acknowledgement grants; None if the message is none."""
+    params = message.get("params")
+    if message.get("method") != ACKNOWLEDGED or not isinstance(params, Mapping):
+        return None
+    honoured = params.get("notifications")
+    uris = honoured.get(WATCHED) if isinstance(honoured, Mapping) else None
+    return frozenset(uri for uri in uris or () if isinstance(uri, str))
+
+
 def refuses(error: UpstreamError) -> bool:
     """Say whether a server that answers like this has no streams of notices at all."""
     return error.rpc_code == METHOD_NOT_FOUND or error.http_status in REFUSALS
@@ -113,7 +139,7 @@ def refuses(error: UpstreamError) -> bool:
 def not_offered(endpoint: Endpoint) -> UpstreamError:
     """Return the error of a server that tells no changes, whatever it declares."""
     return UpstreamError(
-        f"`{endpoint.name}` offers no stream of change notices.",
+        say("`{endpoint}` offers no stream of change notices.", endpoint=endpoint.name),
         code="not_offered",
         server=endpoint.name,
         remedy="What it offers is read again from time to time; refresh it to see a change now.",

@@ -14,12 +14,14 @@ from typing import Any
 import httpx2
 
 from bonobot.lib.egress import Allowance, EgressDenied
+from bonobot.lib.sayings import say
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.errors import (
     UpstreamError,
     bad_headers,
     denied,
     needs_reauth,
+    not_reached,
     protocol_error,
     quote,
     rpc_error,
@@ -224,8 +226,7 @@ class Channel:
         except httpx2.LocalProtocolError as error:  # whose text may quote a credential
             raise bad_headers(endpoint) from error
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            why = quote(endpoint, str(error)) or type(error).__name__
-            raise unreachable(endpoint, why, sent=request.sent) from error
+            raise not_reached(endpoint, error, sent=request.sent) from error
 
     async def _accept(self, response: httpx2.Response) -> None:
         """Raise what a status outside 2xx means."""
@@ -241,7 +242,7 @@ class Channel:
         if status in BUSY:
             raise unreachable(
                 endpoint,
-                f"it answered with HTTP {status}",
+                say("it answered with HTTP {status}", status=status),
                 sent=status != TOO_MANY,  # which is said without having looked
                 http_status=status,
                 retry_after=retry_after(response.headers.get("retry-after")),
@@ -250,7 +251,8 @@ class Channel:
         plain = "html" not in response.headers.get("content-type", "html")
         said = quote(endpoint, text.decode("utf-8", "replace"), 200) if plain else ""
         raise UpstreamError(
-            f"`{endpoint.name}` answered with HTTP {status}" + (f": {said}" if said else "."),
+            say("`{endpoint}` answered with HTTP {status}", endpoint=endpoint.name, status=status)
+            + (f": {said}" if said else "."),
             code="protocol_error" if status < 500 else "upstream_error",
             server=endpoint.name,
             http_status=status,
@@ -265,7 +267,7 @@ class Channel:
         if kind != "application/json":
             raise protocol_error(
                 self._endpoint,
-                f"it answered with {quote(self._endpoint, kind, 80) or 'nothing'}",
+                say("it answered with {quote}", quote=quote(self._endpoint, kind, 80) or "nothing"),
                 remedy="Check the URL: this may be a web page rather than an MCP endpoint.",
             )
         body = await read_body(response, self._endpoint.max_body)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from bonobot.lib.masking import MASK, mask_text
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible, without_terminal
 from mcp_servers.connections.confinement import Unavailable
 from mcp_servers.connections.containment import (
@@ -242,7 +243,9 @@ async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail
     env = environment(endpoint.env)
     command = find_command(endpoint.command, env, endpoint.cwd)
     if command is None:
-        raise _not_started(endpoint, f"`{endpoint.command}` is not a command here")
+        raise _not_started(
+            endpoint, say("`{command}` is not a command here", command=endpoint.command)
+        )
     box = await asyncio.to_thread(_box, endpoint, command, env)
     try:
         _, child = await asyncio.get_running_loop().subprocess_exec(
@@ -253,7 +256,12 @@ async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        raise _not_started(endpoint, f"it could not be started ({error})") from error
+        said = str(error)
+        if isinstance(error, OSError) and error.strerror:
+            said = f"{error.strerror}: {error.filename}"
+        raise _not_started(
+            endpoint, say("it could not be started ({error})", error=said)
+        ) from error
     return child
 
 

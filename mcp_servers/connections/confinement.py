@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from bonobot.lib.sayings import say
+
 Kind = Literal["none", "namespaces", "bubblewrap"]
 Network = Literal["host", "none"]
 
@@ -80,19 +82,25 @@ def _require(kind: Kind, network: Network) -> None:
     if (kind, network) in _working:
         return
     if sys.platform != "linux":
-        raise Unavailable(f"`{kind}` works on Linux only", "Run this server on Linux.")
+        raise Unavailable(
+            say("`{kind}` works on Linux only", kind=kind), "Run this server on Linux."
+        )
     tools = ("setpriv", "unshare") if kind == "namespaces" else ("setpriv", "bwrap")
     for tool in tools:
         if shutil.which(tool) is None:
             package = PACKAGES[tool]
-            raise Unavailable(f"`{tool}` isn't installed", f"Install the package `{package}`.")
+            raise Unavailable(
+                say("`{tool}` isn't installed", tool=tool), f"Install the package `{package}`."
+            )
     if kind == "namespaces":
         prefix = _namespaces(network)
     else:
         tried = Confinement(kind=kind, network=network)
         prefix = _bubblewrap(tried, _path("setpriv"), home="", cwd=None)
     if said := trial([*prefix, _path("setpriv"), "--version"]):
-        raise Unavailable(f"`{kind}` doesn't work here: {said}", _remedy())
+        raise Unavailable(
+            say("`{kind}` doesn't work here: {said}", kind=kind, said=said), _remedy()
+        )
     _working.add((kind, network))
 
 

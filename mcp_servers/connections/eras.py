@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from bonobot.lib.sayings import say
 from mcp_servers.connections.endpoint import WIRE, Endpoint, Era, Wire
 from mcp_servers.connections.errors import UpstreamError, protocol_error
 from mcp_servers.connections.wire import CLIENT, HANDSHAKE, MODERN, Request, modern_meta
@@ -77,7 +78,9 @@ def initialized(
     """Return the greeting of a handshake; raises when its version is none that we speak."""
     version = result.get("protocolVersion")
     if version not in HANDSHAKE:
-        raise protocol_error(endpoint, f"it wants protocol version {str(version)[:40]!r}")
+        raise protocol_error(
+            endpoint, say("it wants protocol version {version!r}", version=str(version)[:40])
+        )
     return _greeting("handshake", version, result.get("serverInfo"), result, wire)
 
 
@@ -106,7 +109,10 @@ def after_probe(endpoint: Endpoint, error: UpstreamError) -> None:
             return
         raise protocol_error(
             endpoint,
-            f"it speaks {', '.join(version[:40] for version in versions[:5])} only",
+            say(
+                "it speaks {versions} only",
+                versions=", ".join(version[:40] for version in versions[:5]),
+            ),
             remedy="Update the server, or Bonobot: they share no protocol version.",
         ) from error
     if error.rpc_code in MODERN_ERRORS:

@@ -9,14 +9,17 @@ from copy import copy
 from typing import Any
 
 from bonobot.lib.egress import EgressDenied
+from bonobot.lib.failures import failure_of
 from bonobot.lib.masking import MASK, mask_text
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import Saying, say
 from bonobot.lib.untrusted import visible
 from mcp_servers.connections.endpoint import Endpoint
 
 LONGEST_QUOTE = 500
 LONGEST_CHALLENGE = 2000
 SHORTEST_SECRET = 4
+REMEDY = say("Check that the server runs and that its address is right.")
 STATUSES = {
     "call_timeout": 504,
     **dict.fromkeys(("server_unreachable", "server_crashed", "confinement_unavailable"), 503),
@@ -97,13 +100,17 @@ def unreachable(
     why: str,
     *,
     sent: bool = False,
-    remedy: str = "Check that the server runs and that its address is right.",
+    remedy: str = REMEDY,
     http_status: int | None = None,
     retry_after: float | None = None,
 ) -> UpstreamError:
     """Return the error of a server that isn't there, or broke off."""
     return UpstreamError(
-        f"`{endpoint.name}` could not be reached: {why.rstrip('. ')}.",
+        say(
+            "`{endpoint}` could not be reached: {why}.",
+            endpoint=endpoint.name,
+            why=why if isinstance(why, Saying) else why.rstrip(". "),
+        ),
         code="server_unreachable",
         server=endpoint.name,
         retryable=True,
@@ -114,10 +121,17 @@ def unreachable(
     )
 
 
+def not_reached(endpoint: Endpoint, error: Exception, *, sent: bool) -> UpstreamError:
+    """Return the error of a connection that could not be made, or broke off."""
+    known = failure_of(error)
+    said = known.why if known else quote(endpoint, str(error)) or type(error).__name__
+    return unreachable(endpoint, said, sent=sent, remedy=known.remedy if known else REMEDY)
+
+
 def not_confined(endpoint: Endpoint, why: str, remedy: str) -> UpstreamError:
     """Return the error of a server that can't be confined here as it was asked for."""
     return UpstreamError(
-        f"`{endpoint.name}` was not started: {why}.",
+        say("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why),
         code="confinement_unavailable",
         server=endpoint.name,
         sent=False,
@@ -129,7 +143,12 @@ def not_confined(endpoint: Endpoint, why: str, remedy: str) -> UpstreamError:
 def timed_out(endpoint: Endpoint, method: str, seconds: float, *, sent: bool) -> UpstreamError:
     """Return the error of a request that was given up at its deadline."""
     return UpstreamError(
-        f"`{endpoint.name}` did not answer `{method}` within {seconds:g} s.",
+        say(
+            "`{endpoint}` did not answer `{method}` within {seconds:g} s.",
+            endpoint=endpoint.name,
+            method=method,
+            seconds=seconds,
+        ),
         code="call_timeout",
         server=endpoint.name,
         retryable=True,
@@ -141,7 +160,11 @@ def timed_out(endpoint: Endpoint, method: str, seconds: float, *, sent: bool) ->
 def needs_reauth(endpoint: Endpoint, http_status: int, challenge: str) -> UpstreamError:
     """Return the error of a server that refuses our credentials (401, 403)."""
     return UpstreamError(
-        f"`{endpoint.name}` refused the credentials (HTTP {http_status}).",
+        say(
+            "`{endpoint}` refused the credentials (HTTP {http_status}).",
+            endpoint=endpoint.name,
+            http_status=http_status,
+        ),
         code="needs_reauth",
         server=endpoint.name,
         sent=False,
@@ -164,7 +187,8 @@ def crashed(endpoint: Endpoint, how: str, stderr: str, *, sent: bool = True) -> 
     """Return the error of a child process that ended by itself; `stderr` is what it said last."""
     said = quote(endpoint, stderr.strip()[-LONGEST_QUOTE:])
     return UpstreamError(
-        f"`{endpoint.name}` ended: {how}." + (f" Its last words: {said}" if said else ""),
+        say("`{endpoint}` ended: {how}.", endpoint=endpoint.name, how=how)
+        + (say(" Its last words: {said}", said=said) if said else ""),
         code="server_crashed",
         server=endpoint.name,
         sent=sent,
@@ -175,7 +199,7 @@ def crashed(endpoint: Endpoint, how: str, stderr: str, *, sent: bool = True) -> 
 def protocol_error(endpoint: Endpoint, why: str, *, remedy: str = "") -> UpstreamError:
     """Return the error of a server that doesn't speak MCP as it should."""
     return UpstreamError(
-        f"`{endpoint.name}` broke the protocol: {why}",
+        say("`{endpoint}` broke the protocol: {why}", endpoint=endpoint.name, why=why),
         code="protocol_error",
         server=endpoint.name,
         remedy=remedy or "Check that the endpoint is an MCP server, and its version.",
@@ -185,7 +209,11 @@ def protocol_error(endpoint: Endpoint, why: str, *, remedy: str = "") -> Upstrea
 def too_large(endpoint: Endpoint, limit: int) -> UpstreamError:
     """Return the error of an answer that is longer than `limit` bytes."""
     return UpstreamError(
-        f"`{endpoint.name}` answered with more than {limit:,} bytes.",
+        say(
+            "`{endpoint}` answered with more than {limit:,} bytes.",
+            endpoint=endpoint.name,
+            limit=limit,
+        ),
         code="response_too_large",
         server=endpoint.name,
         remedy="Ask for less at a time, for example with a filter or a page size.",
@@ -199,7 +227,12 @@ def rpc_error(endpoint: Endpoint, error: Any, http_status: int | None = None) ->
     text = quote(endpoint, message) if isinstance(message, str) else "no message"
     number = code if isinstance(code, int) else None
     return UpstreamError(
-        f"`{endpoint.name}` answered with an error: {text} ({number})",
+        say(
+            "`{endpoint}` answered with an error: {text} ({number})",
+            endpoint=endpoint.name,
+            text=text,
+            number=number,
+        ),
         code="upstream_error",
         server=endpoint.name,
         rpc_code=number,

@@ -107,7 +107,11 @@ def declared(endpoint: Endpoint) -> dict[str, Any]:
 
 
 class Desk:
-    """Answers what one server asks, beside whoever reads from it and a few at a time."""
+    """Answers what one server asks, beside whoever reads from it and a few at a time.
+
+    A question that came on a request's own stream is that request's, and its host answers it. One
+    that came on a stream that all share names none: it is taken for the longest waiting request's.
+    """
 
     def __init__(self, endpoint: Endpoint, host: Host, crew: Crew, send: Send) -> None:
         self._endpoint = endpoint
@@ -126,13 +130,17 @@ class Desk:
         finally:
             self._waiting.remove(request)
 
-    def take(self, message: Mapping[str, Any]) -> None:
-        """Answer a request in the background; a server that asks too much gets no answer."""
+    def take(self, message: Mapping[str, Any], about: Request | None = None) -> None:
+        """Answer a request in the background; a server that asks too much gets no answer.
+
+        `about` is the request of ours on whose stream it came.
+        """
         number = message["id"]
         if not isinstance(number, str | int) or number in self._open:
             return
         if len(self._open) < AT_A_TIME:
-            work = self._crew.spawn(self._reply(message), name=f"answer {self._endpoint.name}")
+            replying = self._reply(message, about)
+            work = self._crew.spawn(replying, name=f"answer {self._endpoint.name}")
             self._open[number] = work
             work.add_done_callback(lambda _: self._open.pop(number))
 
@@ -154,12 +162,19 @@ class Desk:
             self._crew.spawn(work, name=f"elicited {self._endpoint.name}")
         return True
 
-    async def _reply(self, message: Mapping[str, Any]) -> None:
+    async def _reply(self, message: Mapping[str, Any], about: Request | None) -> None:
+        own = [request for request in self._waiting if request is about]
+        asking = own or list(self._waiting)
         with ExitStack() as held:
-            for request in self._waiting:
+            for request in asking:
                 if request.deadline is not None:
                     held.enter_context(request.deadline.held())
-            await self._send(await answer(self._host, self._endpoint, message))
+            await self._send(await answer(self._host_of(asking), self._endpoint, message))
+
+    def _host_of(self, asking: list[Request]) -> Host:
+        """Return who answers; a list is read for whoever looks, so nobody answers about one."""
+        hosts = (one.host for one in asking if one.host is not None and not one.repeatable)
+        return next(hosts, self._host)
 
 
 async def answer(host: Host, endpoint: Endpoint, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from bonobot.lib.sayings import say
 from mcp_servers.connections.changes import (
     BREATH_S,
     LISTEN,
@@ -69,7 +70,9 @@ async def subscribe(
     found = await channel.ask(request, message, routing_headers(request), heard)
     result_of(endpoint, found.message)
     if kept is None:
-        raise protocol_error(endpoint, f"it ended `{LISTEN}` without having acknowledged it")
+        raise protocol_error(
+            endpoint, say("it ended `{listen}` without having acknowledged it", listen=LISTEN)
+        )
 
 
 async def stay(session: Followed, topics: frozenset[Topic], on_open: OnOpen) -> None:

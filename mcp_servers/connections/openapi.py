@@ -12,6 +12,7 @@ import httpx2
 
 from bonobot.lib.egress import EgressDenied, guarded_client
 from bonobot.lib.knocking import knock
+from bonobot.lib.sayings import say
 from mcp_servers.connections.changes import OnOpen, Topic, not_offered
 from mcp_servers.connections.channel import (
     BUSY,
@@ -28,14 +29,15 @@ from mcp_servers.connections.errors import (
     bad_headers,
     denied,
     needs_reauth,
+    not_reached,
     protocol_error,
-    quote,
     rpc_error,
     too_large,
     unreachable,
 )
 from mcp_servers.connections.host import Host
 from mcp_servers.connections.pooled import Pooled
+from mcp_servers.connections.updates import Told, Wish
 from mcp_servers.connections.wire import Request
 from mcp_servers.openapi.answers import result_of
 from mcp_servers.openapi.extensions import PLAN
@@ -85,6 +87,10 @@ class OpenApiUpstream(Pooled):
     async def listen(
         self, topics: frozenset[Topic], holder: str, host: Host, on_open: OnOpen
     ) -> None:
+        """Say that an API tells of no changes; raises `UpstreamError`."""
+        raise not_offered(self.endpoint)
+
+    async def follow(self, wish: Wish, told: Told, holder: str, host: Host) -> None:
         """Say that an API tells of no changes; raises `UpstreamError`."""
         raise not_offered(self.endpoint)
 
@@ -142,7 +148,11 @@ class OpenApiUpstream(Pooled):
             )
         if plan["key"] not in self.endpoint.operations:
             raise UpstreamError(
-                f"`{plan['key']}` is no longer chosen at `{self.endpoint.name}`.",
+                say(
+                    "`{key}` is no longer chosen at `{name}`.",
+                    key=plan["key"],
+                    name=self.endpoint.name,
+                ),
                 code="operation_not_chosen",
                 server=self.endpoint.name,
                 sent=False,
@@ -174,7 +184,7 @@ class OpenApiUpstream(Pooled):
                 if status in BUSY:
                     raise unreachable(
                         endpoint,
-                        f"it answered with HTTP {status}",
+                        say("it answered with HTTP {status}", status=status),
                         sent=status != TOO_MANY,
                         http_status=status,
                         retry_after=retry_after(said.get("retry-after")),
@@ -227,5 +237,4 @@ def _told(endpoint: Endpoint, request: Request) -> Iterator[None]:
     except (httpx2.LocalProtocolError, UnicodeEncodeError) as error:  # may quote a credential
         raise bad_headers(endpoint) from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        why = quote(endpoint, str(error)) or type(error).__name__
-        raise unreachable(endpoint, why, sent=request.sent) from error
+        raise not_reached(endpoint, error, sent=request.sent) from error

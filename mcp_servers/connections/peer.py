@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from mcp_servers.connections.changes import Hear, notice_in
+from mcp_servers.connections.changes import Hear, notice_in, subscription_of
 from mcp_servers.connections.children import Overlong
 from mcp_servers.connections.crew import Crew
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.errors import UpstreamError, protocol_error, too_large
 from mcp_servers.connections.host import Desk, Host
+from mcp_servers.connections.updates import OnFrame
 from mcp_servers.connections.wire import (
     PROGRESS_KEPT,
     Request,
@@ -57,6 +58,7 @@ class Peer:
         self._hear = hear
         self._numbers = itertools.count(1)
         self._inboxes: dict[int, Inbox] = {}
+        self._streams: dict[int, OnFrame] = {}
         self._standing = 0
         self._failure: UpstreamError | None = None
 
@@ -67,7 +69,11 @@ class Peer:
 
     async def request(self, request: Request, meta: Mapping[str, Any]) -> dict[str, Any]:
         """Return the raw result; raises `UpstreamError`. Waits for ever: deadlines are callers'."""
-        number = next(self._numbers)
+        return await self._answer(next(self._numbers), request, meta)
+
+    async def _answer(
+        self, number: int, request: Request, meta: Mapping[str, Any]
+    ) -> dict[str, Any]:
         message = message_of(number, request, meta)
         with self._inbox(number) as inbox, self._desk.waiting(request):
             self._send(message)
@@ -94,6 +100,17 @@ class Peer:
             return  # what the others get, they are told themselves
         finally:
             self._standing -= 1
+
+    async def frames(self, request: Request, meta: Mapping[str, Any], on_frame: OnFrame) -> None:
+        """Ask for a stream and hand on its frames, until it ends; raises `UpstreamError`."""
+        number = next(self._numbers)
+        self._streams[number] = on_frame
+        self._standing += 1
+        try:
+            await self._answer(number, request, meta)
+        finally:
+            self._standing -= 1
+            del self._streams[number]
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification."""
@@ -133,6 +150,8 @@ class Peer:
             self._desk.take(message)
         elif self._desk.hears(message):
             return
+        elif on_frame := self._streams.get(subscription_of(message) or 0):
+            on_frame(message)
         elif (token := progress_token(message)) is not None:
             self._put(token, _short(message))
         elif is_log(message):

@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,7 +18,9 @@ from weakref import WeakKeyDictionary
 from django.conf import settings
 
 from bonobot.lib import tracing
+from bonobot.lib.failures import SILENT
 from bonobot.lib.runtime import Runtime, runtime
+from bonobot.lib.sayings import say
 from mcp_servers.connections import changes
 from mcp_servers.connections.changes import (
     LISTEN,
@@ -39,10 +41,12 @@ from mcp_servers.connections.host import Host, NoHost, Onlooker
 from mcp_servers.connections.last_words import Keep, keeper
 from mcp_servers.connections.openapi import OpenApiUpstream
 from mcp_servers.connections.seats import CHILDREN, LIFETIME_S, Seats
+from mcp_servers.connections.spans import upstream_span
 from mcp_servers.connections.stdio import StdioConnection
 from mcp_servers.connections.stopping import Stopped, stopper
 from mcp_servers.connections.streamable import HttpUpstream
 from mcp_servers.connections.survey import Survey, read_all
+from mcp_servers.connections.updates import Told, Wish
 from mcp_servers.connections.wire import OnLog, OnProgress, Request
 
 IDLE_S = 300.0
@@ -101,12 +105,12 @@ class Connections:
         A cancelled call is cancelled at the server. A result whose `resultType` is
         `input_required` is the caller's to go on with. `input_schema` is the called tool's, for
         arguments that travel as headers too, `declaration` the whole tool as it was approved, by
-        which an API is asked; `host` answers what the server asks meanwhile (a
-        session of the handshake era keeps the host that it was opened with).
+        which an API is asked; `host` answers what the server asks meanwhile (what it asks at other
+        times is answered by the host that the connection was opened with).
         """
         with upstream_span(endpoint, method, params or {}):
             said = tracing.carried(params or {})
-            request = Request(method, said, on_progress, input_schema, declaration, on_log)
+            request = Request(method, said, on_progress, input_schema, declaration, on_log, host)
             host = host or self._host
             self._keep_sweeping()
             if endpoint.transport == "stdio" and timeout_s is None:
@@ -191,6 +195,22 @@ class Connections:
             if not deadline.expired():
                 raise
             raise timed_out(endpoint, LISTEN, limit_s, sent=True) from None
+
+    async def follow(self, endpoint: Endpoint, wish: Wish, told: Told, *, holder: str) -> None:
+        """Have a server tell of single resources, until it ends that in order.
+
+        What it tells is heard as all change notices are, on the connection of `holder`. Raises
+        `UpstreamError` where it breaks off; `not_offered` where nothing is told.
+        """
+        self._keep_sweeping()
+        if endpoint.transport == "stdio":
+            try:
+                await self._seat(endpoint, holder, self._host).follow(wish, told)
+            finally:
+                await self.release(holder, endpoint.server_id)
+            return
+        with self._upstream(endpoint).used() as upstream:
+            await upstream.follow(wish, told, holder, self._host)
 
     async def release(self, holder: str, server_id: UUID | None = None) -> None:
         """Close what belongs to `holder`, at one server or at all: children, handshake sessions."""
@@ -325,23 +345,6 @@ class Connections:
             await self.end_stopped()
 
 
-def upstream_span(
-    endpoint: Endpoint, method: str, params: Mapping[str, Any]
-) -> AbstractContextManager[object]:
-    """Return the span of one request to a server."""
-    if not tracing.is_on():
-        return tracing.NOTHING
-    name = params.get("name")
-    return tracing.span(
-        f"{method} {name}" if name else method,
-        kind="client",
-        mcp__method__name=method,
-        gen_ai__tool__name=str(name or "") if method == "tools/call" else "",
-        bonobot__server__name=endpoint.name,
-        network__transport="pipe" if endpoint.transport == "stdio" else "tcp",
-    )
-
-
 @asynccontextmanager
 async def _deadline(endpoint: Endpoint, request: Request, seconds: float) -> AsyncIterator[None]:
     """Give up after `seconds`, with the error that says whether the server saw the request."""
@@ -352,7 +355,11 @@ async def _deadline(endpoint: Endpoint, request: Request, seconds: float) -> Asy
     except TimeoutError:
         if request.sent:
             raise timed_out(endpoint, request.method, seconds, sent=True) from None
-        raise unreachable(endpoint, f"no connection within {seconds:g} s") from None
+        raise unreachable(
+            endpoint,
+            say("no connection within {seconds:g} s", seconds=seconds),
+            remedy=SILENT.remedy,
+        ) from None
 
 
 async def _all(*work: Coroutine[Any, Any, None]) -> None:
@@ -375,7 +382,7 @@ def connections() -> Connections:
                 idle_s=settings.BONOBOT_STDIO_IDLE_S,
                 lifetime_s=settings.BONOBOT_STDIO_LIFETIME_S,
                 keep=keeper(),
-                on_notice=changes.on_notice(),
+                on_notice=changes.on_notice,
                 stopped=stopper(),
             )
             own.on_close(made.close)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from uuid import UUID
 
+from bonobot.lib.sayings import say
 from mcp_servers.connections.changes import Hear
 from mcp_servers.connections.children import Tail
 from mcp_servers.connections.crew import Crew
@@ -114,7 +115,7 @@ class Seats:
         for key, seat in list(self._seats.items()):
             if self._is_old(key, seat):
                 self._retire(key)
-            elif seat.connection.busy:
+            elif seat.connection.busy or seat.connection.followed:
                 seat.used_at = self._clock()
         idle = {key for key, seat in self._seats.items() if seat.used_at < before}
         for retired in [one for one in self._retired if not one.busy]:
@@ -151,7 +152,10 @@ class Seats:
         if not idle:
             raise unreachable(
                 endpoint,
-                f"{self._children} server processes are at work, no more are started",
+                say(
+                    "{children} server processes are at work, no more are started",
+                    children=self._children,
+                ),
                 remedy="Try again when a session has ended.",
             )
         self._leave(min(idle, key=lambda key: self._seats[key].used_at))

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 
 from bonobot.lib.egress import Allowance
+from bonobot.lib.sayings import say
 from mcp_servers.connections.changes import Hear
 from mcp_servers.connections.channel import STREAMED, Channel
 from mcp_servers.connections.crew import Crew
@@ -157,7 +158,11 @@ class SseSession:
     def _misplaced(self, address: str) -> UpstreamError:
         name, shown = self._endpoint.name, quote(self._endpoint, address, 200)
         return UpstreamError(
-            f"`{name}` wants its messages at `{shown}`, which is not of its own origin.",
+            say(
+                "`{name}` wants its messages at `{shown}`, which is not of its own origin.",
+                name=name,
+                shown=shown,
+            ),
             code="egress_denied",
             server=name,
             remedy="Have the server name an address of its own: credentials would go elsewhere.",

@@ -21,6 +21,14 @@ from mcp_servers.connections.errors import UpstreamError, crashed, protocol_erro
 from mcp_servers.connections.host import Host
 from mcp_servers.connections.last_words import Keep, Notes
 from mcp_servers.connections.peer import Peer
+from mcp_servers.connections.updates import (
+    OnFrame,
+    Told,
+    Wish,
+    first_of,
+    keep_listening,
+    subscribe_to,
+)
 from mcp_servers.connections.wire import Request, encode
 
 # A server that says nothing to the probe gets the handshake beside it after this long.
@@ -51,6 +59,7 @@ class StdioConnection:
         self._tail = tail
         self._hear = hear
         self._ended = asyncio.Event()
+        self._followers = 0
         self._crew = Crew()
         self._notes = Notes(endpoint, tail, self._crew, keep)
         tail.on_add = self._notes.written
@@ -85,6 +94,28 @@ class StdioConnection:
         meta = stamp(greeting.era, self._host.capabilities(self.endpoint))
         assert self._peer is not None  # noqa: S101 - it has greeted
         return await self._peer.request(request, meta)
+
+    async def follow(self, wish: Wish, told: Told) -> None:
+        """Have the server tell of what is wished for, until that ends; raises what ends it.
+
+        The child is kept as long, but gives its place up where others need it.
+        """
+        greeting = await self.opened()
+        following = (
+            keep_listening(self.endpoint, self._frames, wish, told, self._hear)
+            if greeting.era == "modern"
+            else subscribe_to(self.endpoint, self.request, wish, told)
+        )
+        self._followers += 1
+        try:
+            await first_of(following, self._over_with())
+        finally:
+            self._followers -= 1
+
+    @property
+    def followed(self) -> bool:
+        """Say whether somebody wants to be told what it says by itself."""
+        return self._followers > 0
 
     async def close(self) -> None:
         """End the child and wait until it is gone."""
@@ -145,6 +176,16 @@ class StdioConnection:
             meta = stamp("modern", self._host.capabilities(self.endpoint))
             listening = peer.stand(listen_request(topics), meta)
             self._crew.spawn(listening, name=f"listen {self.endpoint.name}")
+
+    async def _frames(self, request: Request, on_frame: OnFrame) -> None:
+        assert self._peer is not None  # noqa: S101 - it has greeted
+        meta = stamp("modern", self._host.capabilities(self.endpoint))
+        await self._peer.frames(request, meta, on_frame)
+
+    async def _over_with(self) -> None:
+        """Wait until the child is gone; raises why."""
+        await self._ended.wait()
+        raise self.failure or self._closed()
 
     def _over(self, peer: Peer, child: Child) -> None:
         """Take note that `child`, to whom `peer` speaks, can't answer any more."""

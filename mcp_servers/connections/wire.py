@@ -9,12 +9,15 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
 
 from bonobot import __version__
 from mcp_servers.connections.deadlines import Deadline
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.errors import protocol_error, rpc_error
+
+if TYPE_CHECKING:
+    from mcp_servers.connections.host import Host
 
 MODERN = "2026-07-28"
 HANDSHAKE = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
@@ -53,7 +56,7 @@ class Unreadable(ValueError):
 class Request:
     """One request as callers make it; `input_schema` names the arguments mirrored as headers, and
     `declaration` is the whole tool, which says what is asked of an API. `on_log` takes what a
-    server logs while it answers.
+    server logs while it answers, `host` answers what the server asks about it.
 
     `sent` turns true when it leaves us: until then the server can't have done anything. `deadline`
     stands still while the server waits for an answer of ours.
@@ -65,6 +68,7 @@ class Request:
     input_schema: Mapping[str, Any] | None = None
     declaration: Mapping[str, Any] | None = None
     on_log: OnLog | None = None
+    host: "Host | None" = None
     sent: bool = False
     deadline: Deadline | None = None
 

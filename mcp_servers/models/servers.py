@@ -265,6 +265,8 @@ class Secret(GovernedModel):
     placement = models.CharField(max_length=8, choices=Placement)
     name = models.CharField(max_length=255)
     value = SealedTextField()
+    set_at = models.DateTimeField(_("set"), null=True)
+    set_by = models.CharField(_("set by"), max_length=255, blank=True, default="", db_default="")
 
     class Meta:
         verbose_name = _("secret")

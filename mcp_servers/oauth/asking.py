@@ -11,6 +11,7 @@ from urllib.parse import quote_plus
 import httpx2
 
 from bonobot.lib.egress import EgressDenied, check_url, guarded_client
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.oauth.accounts import Account
 from mcp_servers.oauth.faults import OAuthProblem, Transient
@@ -42,14 +43,14 @@ class Asker:
         """Return a URL that may be asked; raises `OAuthProblem` or `EgressDenied`."""
         if not isinstance(url, str) or not url:
             raise OAuthProblem(
-                f"The authorization server names no {what}.",
+                say("The authorization server names no {what}.", what=what),
                 code="oauth_metadata_invalid",
                 remedy="Its metadata is incomplete; ask who runs it.",
             )
         check_url(url, allow_private=self._account.allow_private)
         if not url.lower().startswith("https://") and not self._account.allow_private:
             raise OAuthProblem(
-                f"The {what} `{visible(url, SHOWN)}` is not https.",
+                say("The {what} `{url}` is not https.", what=what, url=visible(url, SHOWN)),
                 code="oauth_insecure",
                 remedy="Credentials travel over https only; ask who runs the server.",
             )
@@ -141,7 +142,11 @@ def _object(response: httpx2.Response) -> Mapping[str, Any]:
 
 def _away(url: str, what: str, error: Exception) -> Transient:
     return Transient(
-        f"The {what} at `{visible(httpx2.URL(url).host, SHOWN)}` can't be reached "
-        f"({type(error).__name__}).",
+        say(
+            "The {what} at `{host}` can't be reached ({name}).",
+            what=what,
+            host=visible(httpx2.URL(url).host, SHOWN),
+            name=type(error).__name__,
+        ),
         remedy="Try again later; if it stays so, ask who runs it.",
     )

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from mcp_servers.oauth.asking import basic
 from mcp_servers.oauth.metadata import Authority
 
@@ -55,7 +56,7 @@ def algorithm(pem: str) -> str:
         raise _bad_key("The private key can't be read.") from None
     if isinstance(key, RSAPrivateKey):
         if key.key_size < SMALLEST_RSA:
-            raise _bad_key(f"The RSA key has only {key.key_size} bits.")
+            raise _bad_key(say("The RSA key has only {key_size} bits.", key_size=key.key_size))
         return "RS256"
     if isinstance(key, EllipticCurvePrivateKey) and key.curve.name in CURVES:
         return CURVES[key.curve.name]

@@ -8,6 +8,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.models import OAuthClient
 from mcp_servers.oauth.accounts import Account
@@ -68,10 +69,13 @@ async def client_for(account: Account, authority: Authority) -> Client:
     if authority.registration_endpoint:
         return await _register(account, authority)
     raise OAuthProblem(
-        f"`{visible(authority.issuer, 200)}` has to know us first.",
+        say("`{issuer}` has to know us first.", issuer=visible(authority.issuer, 200)),
         code="client_unknown",
-        remedy=f"Register a client there with the redirect URI {redirect_uri()}, "
-        "and enter its client id.",
+        remedy=say(
+            "Register a client there with the redirect URI {redirect_uri}, "
+            "and enter its client id.",
+            redirect_uri=redirect_uri(),
+        ),
     )
 
 
@@ -110,10 +114,17 @@ async def _register(account: Account, authority: Authority) -> Client:
     usable = isinstance(client_id, str) and 0 < len(client_id) <= LONGEST
     if answer.status not in (200, 201) or not usable or not isinstance(secret, str):
         raise OAuthProblem(
-            f"`{visible(authority.issuer, 200)}` did not register us (HTTP {answer.status}).",
+            say(
+                "`{issuer}` did not register us (HTTP {status}).",
+                issuer=visible(authority.issuer, 200),
+                status=answer.status,
+            ),
             code="client_unknown",
-            remedy=f"Register a client there with the redirect URI {redirect_uri()}, "
-            "and enter its client id.",
+            remedy=say(
+                "Register a client there with the redirect URI {redirect_uri}, "
+                "and enter its client id.",
+                redirect_uri=redirect_uri(),
+            ),
         )
     given = body.get("token_endpoint_auth_method", method)
     client = Client(id=str(client_id), secret=secret, method=given if given in METHODS else method)

@@ -6,11 +6,11 @@ cancelled must not lose a refresh token that was rotated meanwhile.
 """
 
 import asyncio
-import random
 import time
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
+from random import SystemRandom
 from uuid import UUID, uuid4
 
 from django.conf import settings
@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import Runtime, runtime
+from bonobot.lib.sayings import say
 from mcp_servers.models import OAuthGrant
 from mcp_servers.oauth import clients, grants
 from mcp_servers.oauth.accounts import Account, joined, scopes_of
@@ -30,6 +31,9 @@ from mcp_servers.oauth.tokens import Tokens, ask_for_tokens
 EXCHANGE_S = 45.0  # shorter than the lease
 WAIT_S = 70.0  # longer than the lease, so that a dead holder's is waited out
 LOOK_AGAIN_S = 0.1
+
+# Its own: nobody who seeds the one that all share decides when others look again.
+_CHANCE = SystemRandom()
 
 _Key = tuple[Runtime, str, str, int, str]
 _running: dict[_Key, Future[Held | Problem]] = {}
@@ -143,7 +147,7 @@ async def _renew(
             return await _ended(account, grant)
         if await orm(grants.claim, grant, holder):
             return await _exchanged(account, grant, holder, challenge, scope)
-        await asyncio.sleep(LOOK_AGAIN_S * (0.5 + random.random()))  # noqa: S311 - jitter
+        await asyncio.sleep(LOOK_AGAIN_S * (0.5 + _CHANCE.random()))
     return Transient("Another process did not finish signing in.", remedy="Try again.")
 
 
@@ -226,5 +230,7 @@ def _told(account: Account, problem: Problem) -> Problem:
 
 def _login(account: Account, detail: str) -> LoginNeeded:
     if account.interactive:
-        return LoginNeeded(detail, remedy=f"Sign in at {login_url(account)}")
+        return LoginNeeded(
+            detail, remedy=say("Sign in at {login_url}", login_url=login_url(account))
+        )
     return LoginNeeded(detail, remedy="Enter valid client credentials for this server.")

@@ -20,8 +20,9 @@ import httpx2
 from django.utils import timezone
 
 from bonobot.ledger.changes import Change
-from bonobot.lib.problems import Forbidden, Invalid, Problem
+from bonobot.lib.problems import Conflict, Forbidden, Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -65,12 +66,12 @@ class Begun:
 def account_for(principal: Principal, server: Server) -> Account:
     """Return the account that this person signs in for: the organization's, or their own.
 
-    Raises `Forbidden`, and `Invalid` (`no_login`) for a server that no person signs in to.
+    Raises `Forbidden`, and `Conflict` (`no_login`) for a server that no person signs in to.
     """
     endpoint = endpoint_of(server)
     if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.interactive:
-        raise Invalid(
-            f"Nobody signs in to `{server.name}` in a browser.",
+        raise Conflict(
+            say("Nobody signs in to `{server}` in a browser.", server=server.name),
             code="no_login",
             remedy="Choose `authorization_code` as the grant of its OAuth sign-in.",
         )
@@ -78,7 +79,9 @@ def account_for(principal: Principal, server: Server) -> Account:
         principal.require(Action.MANAGE_SERVERS)
         return endpoint.account
     if not (principal.may(Action.CALL_TOOLS) or principal.may(Action.USE_TOOLS)):
-        raise Forbidden(f"The role `{principal.role}` uses no tools.", rule="role:call_tools")
+        raise Forbidden(
+            say("The role `{role}` uses no tools.", role=principal.role), rule="role:call_tools"
+        )
     if principal.kind != "user":
         raise Forbidden("Only a person can sign in.", rule="person")
     return as_person(endpoint.account, UUID(principal.id))
@@ -142,7 +145,12 @@ def finish(
     _check_iss(authority, answer.get("iss"))
     if error := answer.get("error"):
         raise LoginRefused(
-            f"`{visible(authority.issuer, SHOWN)}` refused: {visible(error, 64)}.", remedy=AGAIN
+            say(
+                "`{issuer}` refused: {error}.",
+                issuer=visible(authority.issuer, SHOWN),
+                error=visible(error, 64),
+            ),
+            remedy=AGAIN,
         )
     account = account_for(principal, server)
     if account.binding != login.binding or account.subject != login.subject:
@@ -168,7 +176,9 @@ def forget(principal: Principal, server: Server) -> None:
     with _recorded(principal, server, "oauth_disconnected", account):
         part(server, account, principal.actor, _grants(server, account))
         if not account.by_person:
-            grants.mark(account, f"Signed out. Sign in at {keeper.login_url(account)}")
+            grants.mark(
+                account, say("Signed out. Sign in at {keeper}", keeper=keeper.login_url(account))
+            )
 
 
 def _grants(server: Server, account: Account) -> Any:
@@ -194,13 +204,16 @@ async def _prepared(account: Account, pinned: str) -> tuple[Authority, str]:
     authority = await discover(account, pinned=pinned)
     if not authority.authorization_endpoint:
         raise OAuthProblem(
-            f"`{visible(authority.issuer, SHOWN)}` has no page to sign in at.",
+            say("`{issuer}` has no page to sign in at.", issuer=visible(authority.issuer, SHOWN)),
             code="oauth_metadata_invalid",
             remedy="Use client credentials, or ask who runs the authorization server.",
         )
     if not authority.pkce:
         raise OAuthProblem(
-            f"`{visible(authority.issuer, SHOWN)}` does not say that it checks PKCE (S256).",
+            say(
+                "`{issuer}` does not say that it checks PKCE (S256).",
+                issuer=visible(authority.issuer, SHOWN),
+            ),
             code="pkce_unsupported",
             remedy="Without it a stolen code could be used; ask who runs it.",
         )
@@ -243,7 +256,7 @@ def _check_iss(authority: Authority, iss: str | None) -> None:
         )
     if iss is not None and iss != authority.issuer:
         raise LoginRefused(
-            f"The answer is from `{visible(iss, SHOWN)}`, which nobody asked.",
+            say("The answer is from `{iss}`, which nobody asked.", iss=visible(iss, SHOWN)),
             code="iss_mismatch",
             remedy="Somebody may be trying to mix up two authorization servers. " + AGAIN,
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from bonobot.lib.well_known import authority_urls, origin
 from mcp_servers.models.grants import ISSUER_LENGTH
@@ -84,7 +85,9 @@ async def _resource(asker: Asker, account: Account, challenge: Challenge | None)
             return _read_resource(account, dict(answer.body))
         _not_away(answer.status, url)
     if named:
-        raise _invalid(f"There is no resource metadata at `{visible(named, SHOWN)}`.")
+        raise _invalid(
+            say("There is no resource metadata at `{named}`.", named=visible(named, SHOWN))
+        )
     # Servers of 2025-03-26 say nothing about themselves: they are their own authority.
     return _Resource(account.url, (origin(httpx2.URL(account.url)),), ())
 
@@ -93,8 +96,10 @@ def _read_resource(account: Account, document: dict[str, Any]) -> _Resource:
     identifier = document.get("resource")
     if not isinstance(identifier, str) or not _covers(identifier, account.url):
         raise OAuthProblem(
-            f"The resource metadata is about `{visible(str(identifier), SHOWN)}`, "
-            "not about this server.",
+            say(
+                "The resource metadata is about `{identifier}`, not about this server.",
+                identifier=visible(str(identifier), SHOWN),
+            ),
             code="resource_mismatch",
             remedy="Check the server's URL; if it is right, ask who runs the server.",
         )
@@ -110,8 +115,12 @@ def _chosen(resource: _Resource, pinned: str) -> str:
     if pinned in resource.issuers:
         return pinned
     raise OAuthProblem(
-        f"The server wants its tokens from `{visible(resource.issuers[0], SHOWN)}` now; "
-        f"our credentials belong to `{visible(pinned, SHOWN)}`.",
+        say(
+            "The server wants its tokens from `{issuers}` now; our "
+            "credentials belong to `{pinned}`.",
+            issuers=visible(resource.issuers[0], SHOWN),
+            pinned=visible(pinned, SHOWN),
+        ),
         code="issuer_changed",
         remedy="If that is right, enter credentials of the new authorization server.",
     )
@@ -126,14 +135,17 @@ async def _document(asker: Asker, issuer: str) -> dict[str, Any]:
             found = answer.body.get("issuer")
             if found != issuer:
                 raise OAuthProblem(
-                    f"The metadata of `{visible(issuer, SHOWN)}` was issued by "
-                    f"`{visible(str(found), SHOWN)}`.",
+                    say(
+                        "The metadata of `{issuer}` was issued by `{found}`.",
+                        issuer=visible(issuer, SHOWN),
+                        found=visible(str(found), SHOWN),
+                    ),
                     code="issuer_mismatch",
                     remedy="The two have to be the same text; ask who runs the server.",
                 )
             return dict(answer.body)
         _not_away(answer.status, url)
-    raise _invalid(f"`{visible(issuer, SHOWN)}` publishes no metadata.")
+    raise _invalid(say("`{issuer}` publishes no metadata.", issuer=visible(issuer, SHOWN)))
 
 
 def _authority(
@@ -197,7 +209,11 @@ def _texts(value: Any) -> tuple[str, ...]:
 def _not_away(status: int, url: str) -> None:
     if status >= 500 or status == 429:
         raise Transient(
-            f"`{visible(httpx2.URL(url).host, SHOWN)}` answered with HTTP {status}.",
+            say(
+                "`{host}` answered with HTTP {status}.",
+                host=visible(httpx2.URL(url).host, SHOWN),
+                status=status,
+            ),
             remedy="Try again later.",
         )
 

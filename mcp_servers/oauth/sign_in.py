@@ -6,6 +6,7 @@ from typing import Any
 from bonobot.lib.egress import EgressDenied, check_url
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from mcp_servers.oauth.accounts import GRANTS, PER, scopes_of
 from mcp_servers.oauth.assertions import algorithm
 
@@ -64,9 +65,9 @@ def _choice(members: Mapping[str, Any], name: str) -> str:
     value = members.get(name) or CHOICES[name][0]
     if value not in CHOICES[name]:
         raise Invalid(
-            f"`{name}` can't be {value!r}.",
+            say("`{name}` can't be {value!r}.", name=name, value=value),
             field=f"auth_config.{name}",
-            remedy=f"Use one of: {', '.join(CHOICES[name])}.",
+            remedy=say("Use one of: {choices}.", choices=", ".join(CHOICES[name])),
         )
     return str(value)
 
@@ -75,10 +76,12 @@ def _texts(members: Mapping[str, Any]) -> None:
     for name in PUBLIC - {"scopes"}:
         value = members.get(name)
         if value is not None and not (isinstance(value, str) and value.isprintable()):
-            raise Invalid(f"`{name}` must be one line of text.", field=f"auth_config.{name}")
+            raise Invalid(
+                say("`{name}` must be one line of text.", name=name), field=f"auth_config.{name}"
+            )
     for scope in scopes_of(members.get("scopes")):
         if not (scope.isascii() and scope.isprintable()) or '"' in scope or "\\" in scope:
-            raise Invalid(f"{scope!r} is not a scope.", field="auth_config.scopes")
+            raise Invalid(say("{scope!r} is not a scope.", scope=scope), field="auth_config.scopes")
 
 
 def _given(members: Mapping[str, Any], name: str) -> str:

@@ -16,6 +16,7 @@ from uuid import UUID
 import httpx2
 
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.errors import UpstreamError
 from mcp_servers.oauth import challenges, keeper
@@ -99,13 +100,22 @@ def by_person(endpoint: Endpoint) -> bool:
     return isinstance(endpoint, OAuthEndpoint) and endpoint.account.by_person
 
 
+def subject_of(endpoint: Endpoint) -> UUID | None:
+    """Return the person whose login an endpoint is signed with; None where it isn't a person's."""
+    if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.by_person:
+        return None
+    return endpoint.account.subject
+
+
 def for_person(endpoint: Endpoint, person: UUID | None) -> Endpoint:
     """Return the endpoint with the tokens of a person, where each signs in for themselves."""
     if not isinstance(endpoint, OAuthEndpoint) or not endpoint.account.by_person:
         return endpoint
     if person is None:
         raise UpstreamError(
-            f"Each person signs in to `{endpoint.name}`, and no person asks.",
+            say(
+                "Each person signs in to `{endpoint}`, and no person asks.", endpoint=endpoint.name
+            ),
             code="needs_reauth",
             server=endpoint.name,
             sent=False,

@@ -8,6 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.oauth.accounts import Account
 from mcp_servers.oauth.asking import Answer, asking
@@ -47,7 +48,8 @@ async def ask_for_tokens(
         )
     if answer.status >= 500 or answer.status == 429:
         raise Transient(
-            f"The token endpoint answered with HTTP {answer.status}.", remedy="Try again later."
+            say("The token endpoint answered with HTTP {status}.", status=answer.status),
+            remedy="Try again later.",
         )
     if answer.status != 200:
         raise _refusal(answer)
@@ -60,9 +62,9 @@ def _refusal(answer: Answer) -> OAuthProblem:
     code = visible(error, 64) if isinstance(error, str) else f"HTTP {answer.status}"
     # What is said may quote what was sent, so only the standard's own word is repeated.
     if error in OVER or answer.status == 401:
-        return LoginNeeded(f"The authorization server refused: {code}.")
+        return LoginNeeded(say("The authorization server refused: {code}.", code=code))
     return OAuthProblem(
-        f"The authorization server gave no token: {code}.",
+        say("The authorization server gave no token: {code}.", code=code),
         code="token_refused",
         remedy="Check client id, scopes and the kind of grant."
         + (" The server's own words are withheld." if isinstance(said, str) else ""),

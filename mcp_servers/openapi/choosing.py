@@ -14,6 +14,7 @@ from django.conf import settings
 from bonobot.lib.egress import EgressDenied, check_url
 from bonobot.lib.problems import Invalid, NotFound
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.configuration import ServerSpec
@@ -145,7 +146,11 @@ def chosen(
         )
     if len(keys) > MOST_CHOSEN:
         raise Invalid(
-            f"{len(keys):,} operations are more than a server may have ({MOST_CHOSEN:,}).",
+            say(
+                "{count:,} operations are more than a server may have ({most_chosen:,}).",
+                count=len(keys),
+                most_chosen=MOST_CHOSEN,
+            ),
             code="too_many",
             field="endpoint_config.operations",
             remedy="Choose fewer, for example by tag, or add the API as several servers.",
@@ -181,14 +186,18 @@ def _named(offer: Offer, name: str) -> str:
     ]
     if not found:
         raise NotFound(
-            f"The document has no operation {name[:100]!r}.",
+            say("The document has no operation {name!r}.", name=name[:100]),
             code="unknown_operation",
             field="endpoint_config.operations",
             remedy="Write its operationId, or method and path, such as `GET /pets/{id}`.",
         )
     if found[0]["refused"]:
         raise Invalid(
-            f"`{found[0]['key']}` can't be a tool: {found[0]['refused']}",
+            say(
+                "`{key}` can't be a tool: {refused}",
+                key=found[0]["key"],
+                refused=found[0]["refused"],
+            ),
             code="operation_refused",
             field="endpoint_config.operations",
             remedy="Leave it out, or mend the document.",

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bonobot.lib.sayings import say
 from mcp_servers.openapi.declaring import FIELD, Declared
 from mcp_servers.openapi.extensions import LABELS, PLAN, RESULT, SEND_DEFAULTS
 from mcp_servers.openapi.inputs import Input, refused
@@ -48,7 +49,7 @@ def _read(document: Mapping[str, Any]) -> list[Operation]:
 
 
 def _refused(one: Operation, field: str) -> Exception:
-    detail = f"`{one.key}` can't be a tool: {one.refused}"
+    detail = say("`{one_key}` can't be a tool: {refused}", one_key=one.key, refused=one.refused)
     where = f"{field}.path" if field else "path"
     return refused(where, detail, "operation_refused", "Correct the operation.")
 
@@ -105,7 +106,10 @@ def _tree(fields: Sequence[Input], field: str) -> dict[str, Any]:
         if not last or not all(way) or isinstance(here, Input) or last in here:
             raise refused(
                 f"{field}.parameters" if field else "parameters",
-                f"The field `{one.name}` clashes with another one, or has an empty part.",
+                say(
+                    "The field `{name}` clashes with another one, or has an empty part.",
+                    name=one.name,
+                ),
                 "field_clash",
                 "A field is a value or has fields within it, such as customer.email.",
             )

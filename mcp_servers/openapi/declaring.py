@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from bonobot.lib.sayings import say
 from mcp_servers.labels import Label
 from mcp_servers.openapi.extensions import LONGEST_POINTER
 from mcp_servers.openapi.inputs import Input, read_inputs, refused
@@ -79,8 +80,12 @@ def read_declared(raw: Any, base_url: str, field: str = FIELD) -> tuple[Declared
     if len(raw) > MOST_DECLARED:
         raise refused(
             field,
-            f"{len(raw):,} operations are more than can be declared at one server "
-            f"({MOST_DECLARED}).",
+            say(
+                "{count:,} operations are more than can be declared at "
+                "one server ({most_declared}).",
+                count=len(raw),
+                most_declared=MOST_DECLARED,
+            ),
             "too_many",
             "Spread them over several servers.",
         )
@@ -89,7 +94,7 @@ def read_declared(raw: Any, base_url: str, field: str = FIELD) -> tuple[Declared
     if len(json.dumps([one.as_dict() for one in found])) > LARGEST:
         raise refused(
             field,
-            f"The operations are larger than {LARGEST // 1024} KiB.",
+            say("The operations are larger than {largest} KiB.", largest=LARGEST // 1024),
             "too_large",
             "Write shorter descriptions, or spread them over several servers.",
         )
@@ -106,9 +111,9 @@ def read_one(raw: Any, base_url: str, field: str = "") -> Declared:
     if not isinstance(method, str) or method.upper() not in METHODS:
         raise refused(
             where("method"),
-            f"There is no method `{shown(method)}`.",
+            say("There is no method `{method}`.", method=shown(method)),
             "unknown_method",
-            f"Use one of: {', '.join(METHODS)}.",
+            say("Use one of: {methods}.", methods=", ".join(METHODS)),
         )
     path = _path(raw.get("path"), base_url, where("path"))
     found = Declared(
@@ -128,9 +133,9 @@ def known_members(raw: Mapping[str, Any], known: tuple[str, ...], field: str) ->
     if strange := sorted(set(map(str, raw)) - set(known)):
         raise refused(
             _under(field)(strange[0][:64]),
-            f"There is no member `{shown(strange[0])}` here.",
+            say("There is no member `{strange}` here.", strange=shown(strange[0])),
             "unknown_field",
-            f"Members: {', '.join(known)}.",
+            say("Members: {known}.", known=", ".join(known)),
         )
 
 
@@ -138,14 +143,17 @@ def _with_body(found: Declared, kind: Any, where: Any) -> Declared:
     if kind not in (None, "", *BODIES):
         raise refused(
             where("body"),
-            f"There is no body `{shown(kind)}`.",
+            say("There is no body `{kind}`.", kind=shown(kind)),
             "unknown_body",
-            f"Use one of: {', '.join(BODIES)}.",
+            say("Use one of: {bodies}.", bodies=", ".join(BODIES)),
         )
     if found.of("body") and found.method in WITHOUT_BODY:
         raise refused(
             where("method"),
-            f"{found.method} is sent without a body, and fields of one are declared.",
+            say(
+                "{method} is sent without a body, and fields of one are declared.",
+                method=found.method,
+            ),
             "body_not_sent",
             "Put them into the query, or choose another method.",
         )
@@ -161,14 +169,14 @@ def _apart(found: tuple[Declared, ...], field: str) -> None:
         if one.name.lower() in names:
             raise refused(
                 f"{spot}.name",
-                f"There is an operation `{one.name}` already.",
+                say("There is an operation `{name}` already.", name=one.name),
                 "duplicate_name",
                 "Choose another name; upper and lower case count as the same.",
             )
         if one.key in keys:
             raise refused(
                 f"{spot}.path",
-                f"`{one.key}` is declared twice.",
+                say("`{one_key}` is declared twice.", one_key=one.key),
                 "duplicate_operation",
                 "Keep one of them: method and path tell operations apart.",
             )
@@ -185,9 +193,12 @@ def _name(said: Any, field: str) -> str:
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         raise refused(
             field,
-            f"`{shown(name)}` can't be a tool's name.",
+            say("`{name}` can't be a tool's name.", name=shown(name)),
             "bad_name",
-            f"Use letters, digits, `-` and single `_` in between, at most {LONGEST_NAME}.",
+            say(
+                "Use letters, digits, `-` and single `_` in between, at most {longest_name}.",
+                longest_name=LONGEST_NAME,
+            ),
         )
     return name
 
@@ -204,7 +215,10 @@ def _description(said: Any, field: str) -> str:
     if len(text) > LONGEST_DESCRIPTION:
         raise refused(
             field,
-            f"The description is longer than {LONGEST_DESCRIPTION:,} characters.",
+            say(
+                "The description is longer than {longest_description:,} characters.",
+                longest_description=LONGEST_DESCRIPTION,
+            ),
             "too_large",
             "Say it in fewer words.",
         )
@@ -231,7 +245,10 @@ def _path(said: Any, base_url: str, field: str) -> str:
             field,
             "The path is too long, or has characters that can't be seen.",
             "bad_path",
-            f"At most {LONGEST_PATH} characters, such as /orders/{{id}}.",
+            say(
+                "At most {longest_path} characters, such as /orders/{{id}}.",
+                longest_path=LONGEST_PATH,
+            ),
         )
     return path
 
@@ -249,7 +266,7 @@ def _below(text: str, base_url: str, field: str) -> str:
     if text != bare and not text.startswith((f"{bare}/", f"{bare}?", f"{bare}#")):
         raise refused(
             field,
-            f"The operation is at another address than its server ({bare}).",
+            say("The operation is at another address than its server ({bare}).", bare=bare),
             "other_address",
             "Add it as a server by itself: a credential is for one place only.",
         )
@@ -266,7 +283,7 @@ def _result(said: Any, field: str) -> str:
     if len(text) < 2 or len(text) > LONGEST_POINTER or not text.isprintable() or "//" in text:
         raise refused(
             field,
-            f"`{shown(said)}` names no part of an answer.",
+            say("`{said}` names no part of an answer.", said=shown(said)),
             "bad_result",
             "Write the members on the way to it: data.items (or /data/items).",
         )
@@ -282,9 +299,9 @@ def _labels(said: Any, field: str) -> tuple[str, ...] | None:
     if unknown := sorted(found - {*Label}):
         raise refused(
             field,
-            f"There is no label `{shown(unknown[0])}`.",
+            say("There is no label `{unknown}`.", unknown=shown(unknown[0])),
             "unknown_label",
-            f"The labels are {', '.join(Label)}.",
+            say("The labels are {label}.", label=", ".join(Label)),
         )
     return tuple(label.value for label in Label if label in found)
 

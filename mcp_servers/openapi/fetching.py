@@ -8,6 +8,7 @@ import httpx2
 
 from bonobot.lib.egress import EgressDenied, guarded_client
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.openapi.reading import LONGEST_TEXT
 
@@ -69,14 +70,14 @@ async def fetch(
     if response.status_code == NOT_MODIFIED and etag:
         return Fetched(None, etag)
     if response.status_code != httpx2.codes.OK:
-        raise _away(f"it answered with HTTP {response.status_code}")
+        raise _away(say("it answered with HTTP {status_code}", status_code=response.status_code))
     text = response.content.decode("utf-8", "replace").replace("\x00", "\ufffd")
     return Fetched(text, response.headers.get("etag", "")[:LONGEST_TAG])
 
 
 def _away(why: str) -> NotFetched:
     return NotFetched(
-        f"The OpenAPI document could not be fetched: {why}.",
+        say("The OpenAPI document could not be fetched: {why}.", why=why),
         field="endpoint_config.document_url",
         remedy=UPLOAD,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.secret_names import names_secret
 from mcp_servers.openapi.parameters import LONGEST_NAME, OURS, TOKEN
 from mcp_servers.openapi.translating import shown
@@ -63,14 +64,18 @@ def read_inputs(raw: Any, in_path: Sequence[str], field: str) -> tuple[Input, ..
     if raw is not None and not isinstance(raw, list):
         raise refused(field, "`parameters` must be a list.", "bad_value")
     if len(raw or ()) > MOST_INPUTS:
-        raise refused(field, f"There are more than {MOST_INPUTS} parameters.", "too_many")
+        raise refused(
+            field,
+            say("There are more than {most_inputs} parameters.", most_inputs=MOST_INPUTS),
+            "too_many",
+        )
     found = [_read(one, in_path, f"{field}[{i}]") for i, one in enumerate(raw or ())]
     seen: set[tuple[str, str]] = set()
     for index, one in enumerate(found):
         if (one.name, one.place) in seen:
             raise refused(
                 f"{field}[{index}].name",
-                f"`{shown(one.name)}` is in the {one.place} twice.",
+                say("`{name}` is in the {place} twice.", name=shown(one.name), place=one.place),
                 "duplicate_name",
                 "Keep one of them.",
             )
@@ -94,9 +99,9 @@ def _read(raw: Any, in_path: Sequence[str], field: str) -> Input:
     if strange := sorted(set(map(str, raw)) - set(MEMBERS)):
         raise refused(
             f"{field}.{strange[0][:64]}",
-            f"A parameter has no member `{shown(strange[0])}`.",
+            say("A parameter has no member `{strange}`.", strange=shown(strange[0])),
             "unknown_field",
-            f"Members: {', '.join(MEMBERS)}.",
+            say("Members: {members}.", members=", ".join(MEMBERS)),
         )
     name = raw["name"].strip() if isinstance(raw.get("name"), str) else ""
     place = raw.get("in") or ("path" if name in in_path else "query")
@@ -104,8 +109,13 @@ def _read(raw: Any, in_path: Sequence[str], field: str) -> Input:
     for member, said, known in (("in", place, PLACES), ("type", kind, TYPES)):
         if said not in known:
             code = "unknown_type" if member == "type" else "unknown_place"
-            detail = f"There is no `{shown(said)}` for `{member}`."
-            raise refused(f"{field}.{member}", detail, code, f"Use one of: {', '.join(known)}.")
+            detail = say("There is no `{said}` for `{member}`.", said=shown(said), member=member)
+            raise refused(
+                f"{field}.{member}",
+                detail,
+                code,
+                say("Use one of: {known}.", known=", ".join(known)),
+            )
     _name_holds(name, place, in_path, f"{field}.name")
     required = raw.get("required", False)
     if not isinstance(required, bool):
@@ -126,7 +136,10 @@ def _read(raw: Any, in_path: Sequence[str], field: str) -> Input:
 def _text(said: Any, field: str) -> str:
     text = "" if said is None else said
     if not isinstance(text, str) or len(text) > LONGEST_TEXT:
-        detail = f"A parameter's description is a text of at most {LONGEST_TEXT:,} characters."
+        detail = say(
+            "A parameter's description is a text of at most {longest_text:,} characters.",
+            longest_text=LONGEST_TEXT,
+        )
         raise refused(field, detail, "bad_value", "Say it in fewer words.")
     return text.strip()
 
@@ -137,21 +150,21 @@ def _name_holds(name: str, place: str, in_path: Sequence[str], field: str) -> No
     if len(name) > LONGEST_NAME or not name.isprintable():
         raise refused(
             field,
-            f"`{shown(name)}` can't be the name of a parameter.",
+            say("`{name}` can't be the name of a parameter.", name=shown(name)),
             "bad_name",
-            f"At most {LONGEST_NAME} characters that can be seen.",
+            say("At most {longest_name} characters that can be seen.", longest_name=LONGEST_NAME),
         )
     if place == "path" and name not in in_path:
         raise refused(
             field,
-            f"The path doesn't name `{{{shown(name)}}}`.",
+            say("The path doesn't name `{{{name}}}`.", name=shown(name)),
             "not_in_path",
             "Write it into the path in braces, or choose another place for it.",
         )
     if place == "header" and (OURS.fullmatch(name) or not TOKEN.fullmatch(name)):
         raise refused(
             field,
-            f"`{shown(name)}` can't be a header that is declared.",
+            say("`{name}` can't be a header that is declared.", name=shown(name)),
             "reserved_header",
             "Credentials belong into the sign-in; what HTTP itself sets can't be chosen.",
         )
@@ -163,14 +176,20 @@ def _choices(raw: Any, kind: str, field: str) -> tuple[Any, ...]:
     if not isinstance(raw, list) or len(raw) > MOST_CHOICES or kind in ("object", "boolean"):
         raise refused(
             field,
-            f"`enum` must be a list of at most {MOST_CHOICES} texts or numbers.",
+            say(
+                "`enum` must be a list of at most {most_choices} texts or numbers.",
+                most_choices=MOST_CHOICES,
+            ),
             "bad_choice",
             "Leave it out where anything may be given.",
         )
     for one in raw:
         if not _fits(one, kind.removesuffix("[]")):
             raise refused(
-                field, f"`{shown(one)}` is none of the type `{kind}`.", "bad_choice", "Correct it."
+                field,
+                say("`{one}` is none of the type `{kind}`.", one=shown(one), kind=kind),
+                "bad_choice",
+                "Correct it.",
             )
     return tuple(dict.fromkeys(raw))
 
@@ -178,10 +197,11 @@ def _choices(raw: Any, kind: str, field: str) -> tuple[Any, ...]:
 def _default_holds(one: Input, field: str) -> None:
     if one.default is None:
         return
+    name = shown(one.name)
     if one.required:
         raise refused(
             field,
-            f"`{shown(one.name)}` always has to be given, so that its default is never used.",
+            say("`{name}` always has to be given, so that its default is never used.", name=name),
             "default_unused",
             "Make it optional, or leave the default out.",
         )
@@ -190,21 +210,21 @@ def _default_holds(one: Input, field: str) -> None:
     if not isinstance(given, list) or not all(_fits(value, plain) for value in given):
         raise refused(
             field,
-            f"The default of `{shown(one.name)}` isn't of the type `{one.type}`.",
+            say("The default of `{name}` isn't of the type `{kind}`.", name=name, kind=one.type),
             "bad_default",
             "Correct it, or leave it out.",
         )
     if one.choices and not all(value in one.choices for value in given):
         raise refused(
             field,
-            f"The default of `{shown(one.name)}` is none of its choices.",
+            say("The default of `{name}` is none of its choices.", name=name),
             "bad_default",
             "Choose one of them.",
         )
     if plain == "string" and names_secret(one.name):
         raise refused(
             field,
-            f"The default of `{shown(one.name)}` looks like a secret; defaults are shown openly.",
+            say("The default of `{name}` looks like a secret; defaults are open.", name=name),
             "secret_in_default",
             "Use the sign-in (or a header of the server), whose value is sealed.",
         )

@@ -11,6 +11,7 @@ from typing import Any
 from django.db import transaction
 
 from bonobot.lib.problems import Conflict, Invalid, NotFound
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.configuration import shown_endpoint
@@ -38,7 +39,7 @@ def operation_named(server: Server, name: str) -> dict[str, Any]:
         if one["name"] == name:
             return one
     raise NotFound(
-        f"{server.name!r} has no operation {name[:100]!r}.",
+        say("{server!r} has no operation {name!r}.", server=server.name, name=name[:100]),
         code="unknown_operation",
         field="name",
         remedy="Its operations are listed with it.",
@@ -67,7 +68,7 @@ def remove_operation(principal: Principal, server: Server, name: str) -> None:
         left = [one for one in operations_of(server) if one["name"] != name]
         if not left:
             raise Invalid(
-                f"{name!r} is the only operation of {server.name!r}.",
+                say("{name!r} is the only operation of {server!r}.", name=name, server=server.name),
                 code="last_operation",
                 remedy="Remove the server instead, or switch it off.",
             )
@@ -82,7 +83,7 @@ def _write(principal: Principal, server: Server, said: Any, *, replaces: str) ->
         listed = operations_of(server)
         if not replaces and not is_declared(server):
             raise Conflict(
-                f"The operations of {server.name!r} aren't declared by hand.",
+                say("The operations of {server!r} aren't declared by hand.", server=server.name),
                 code="not_declared",
                 remedy="Change its document, or declare operations at a server of their own.",
             )

@@ -6,6 +6,7 @@ from typing import Any
 
 from bonobot.lib.egress import EgressDenied, check_url
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from mcp_servers.models import ApiDocument, Server
 from mcp_servers.openapi.composing import compose
 from mcp_servers.openapi.declaring import read_declared
@@ -87,7 +88,11 @@ def _operations(chosen: Any) -> list[str]:
         )
     if len(keys) > MOST_CHOSEN:
         raise Invalid(
-            f"{len(keys):,} operations are more than a server may have ({MOST_CHOSEN:,}).",
+            say(
+                "{count:,} operations are more than a server may have ({most_chosen:,}).",
+                count=len(keys),
+                most_chosen=MOST_CHOSEN,
+            ),
             code="too_many",
             field=field,
             remedy="Choose fewer, for example by tag, or add the API as several servers.",
@@ -95,7 +100,7 @@ def _operations(chosen: Any) -> list[str]:
     for key in keys:
         if not _KEY.fullmatch(key) or len(key) > LONGEST_KEY or not key.isprintable():
             raise Invalid(
-                f"{key[:80]!r} is not an operation.",
+                say("{key!r} is not an operation.", key=key[:80]),
                 field=field,
                 remedy="Write method and path, such as `GET /pets/{id}`.",
             )
@@ -120,7 +125,10 @@ def _document(document: Any) -> str:
         )
     if len(document.encode("utf-8", "replace")) > LONGEST_TEXT:
         raise Invalid(
-            f"The document is larger than {LONGEST_TEXT // 1024**2} MiB.",
+            say(
+                "The document is larger than {longest_text} MiB.",
+                longest_text=LONGEST_TEXT // 1024**2,
+            ),
             code="too_large",
             field="endpoint_config.document",
             remedy="Cut it down to the operations that you need.",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
+from bonobot.lib.sayings import say
 from mcp_servers.openapi.reading import Document, Refused, pointer_to
 from mcp_servers.openapi.translating import Translation, shown, text_of
 
@@ -64,7 +65,14 @@ def taken_by(
             if not isinstance(name, str) or not name:
                 raise Refused("A parameter has no name.", place)
             if not isinstance(where, str) or where not in STYLES:
-                raise Refused(f"`{shown(name)}` is in `{shown(where)}`, which isn't known.", place)
+                raise Refused(
+                    say(
+                        "`{name}` is in `{where}`, which isn't known.",
+                        name=shown(name),
+                        where=shown(where),
+                    ),
+                    place,
+                )
             found[name, where] = parameter, place
     for (name, where), (parameter, place) in found.items():
         if where == "header" and OURS.fullmatch(name):
@@ -96,14 +104,19 @@ def _take(
 ) -> None:
     name, where = parameter["name"], parameter["in"]
     if where in ("header", "cookie") and not TOKEN.fullmatch(name):
-        raise Refused(f"`{shown(name)}` is not a name for a {where}.", place)
+        raise Refused(
+            say("`{name}` is not a name for a {where}.", name=shown(name), where=where), place
+        )
     argument = taken.claim(name, where)
     put: dict[str, Any] = {"argument": argument, "name": name, "in": where}
     content = parameter.get("content")
     if isinstance(content, dict) and content:
         media, inner = next(iter(content.items()))
         if not _JSON.fullmatch(media.partition(";")[0].strip().lower()):
-            raise Refused(f"`{shown(name)}` is written as `{shown(media)}`.", place)
+            raise Refused(
+                say("`{name}` is written as `{media}`.", name=shown(name), media=shown(media)),
+                place,
+            )
         schema = inner.get("schema", {}) if isinstance(inner, dict) else {}
         put["json"] = True
     else:
@@ -120,7 +133,9 @@ def _take(
 def _style(parameter: Mapping[str, Any], where: str, place: str) -> dict[str, Any]:
     style = parameter.get("style", STYLES[where][0])
     if style not in STYLES[where]:
-        raise Refused(f"There is no style `{shown(style)}` in a {where}.", place)
+        raise Refused(
+            say("There is no style `{style}` in a {where}.", style=shown(style), where=where), place
+        )
     explode = parameter.get("explode", style in ("form", "deepObject"))
     return {"style": style, "explode": explode is True}
 
@@ -134,9 +149,14 @@ def _fits(path: str, declared: set[str], pointer: str) -> None:
     if any(unquote(part) in (".", "..") for part in bare.split("/")):
         raise Refused("Its path leads out of itself.", pointer)
     if missing := [name for name in named if name not in declared]:
-        raise Refused(f"Its path names `{shown(missing[0])}`, which no parameter is.", pointer)
+        raise Refused(
+            say("Its path names `{missing}`, which no parameter is.", missing=shown(missing[0])),
+            pointer,
+        )
     if extra := declared - set(named):
-        raise Refused(f"Its path doesn't name the parameter `{shown(min(extra))}`.", pointer)
+        raise Refused(
+            say("Its path doesn't name the parameter `{extra}`.", extra=shown(min(extra))), pointer
+        )
 
 
 def _take_body(
@@ -153,7 +173,10 @@ def _take_body(
     if chosen is None:
         if needed:
             listed = ", ".join(f"`{shown(media)}`" for media in list(content)[:3])
-            raise Refused(f"Its body can only be {listed}, which isn't written here.", place)
+            raise Refused(
+                say("Its body can only be {listed}, which isn't written here.", listed=listed),
+                place,
+            )
         return
     media, kind = chosen
     inner = content[media] if isinstance(content[media], dict) else {}
@@ -197,7 +220,10 @@ def _no_files(document: Document, schema: Any, pointer: str) -> None:
         if isinstance(part, dict) and (
             part.get("format") == "binary" or "contentMediaType" in part
         ):
-            raise Refused(f"Its body needs a file, `{shown(name)}`; texts alone are sent.", where)
+            raise Refused(
+                say("Its body needs a file, `{name}`; texts alone are sent.", name=shown(name)),
+                where,
+            )
 
 
 def _described(schema: Any, description: str) -> Any:

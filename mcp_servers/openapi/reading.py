@@ -10,6 +10,7 @@ from urllib.parse import unquote
 import yaml
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.portability.yaml_reader import read_documents
 
@@ -49,7 +50,10 @@ class Document:
         while isinstance(node, dict) and isinstance(node.get("$ref"), str):
             reference = node["$ref"]
             if reference in seen or len(seen) >= LONGEST_CHAIN:
-                raise Refused(f"`{visible(reference, 100)}` refers to itself.", pointer)
+                raise Refused(
+                    say("`{reference}` refers to itself.", reference=visible(reference, 100)),
+                    pointer,
+                )
             seen.append(reference)
             node, pointer = self.at(reference, pointer), reference[1:]
         return node, pointer
@@ -58,7 +62,10 @@ class Document:
         """Return what a reference points to; raises `Refused`, whose place is `pointer`."""
         shown = visible(reference, 100)
         if not reference.startswith("#"):
-            raise Refused(f"`{shown}` is in another document, which is never fetched.", pointer)
+            raise Refused(
+                say("`{shown}` is in another document, which is never fetched.", shown=shown),
+                pointer,
+            )
         node: Any = self.root
         for token in parts_of(reference):
             if isinstance(node, list) and token.isdecimal() and len(token) < 6:
@@ -66,7 +73,7 @@ class Document:
             else:
                 node = node.get(token) if isinstance(node, dict) else None
             if node is None:
-                raise Refused(f"`{shown}` points nowhere.", pointer)
+                raise Refused(say("`{shown}` points nowhere.", shown=shown), pointer)
         return node
 
 
@@ -77,7 +84,10 @@ def read(text: str) -> Document:
     """
     if len(text.encode("utf-8", "surrogatepass")) > LONGEST_TEXT:
         raise Invalid(
-            f"The document is larger than {LONGEST_TEXT // 1024**2} MiB.",
+            say(
+                "The document is larger than {longest_text} MiB.",
+                longest_text=LONGEST_TEXT // 1024**2,
+            ),
             code="too_large",
             field="document",
             remedy="Cut it down to the operations that you need.",
@@ -86,7 +96,9 @@ def read(text: str) -> Document:
     if not isinstance(root, dict):
         raise _broken("it is not an object")
     if "swagger" in root and "openapi" not in root:
-        raise _unsupported(f"This is Swagger {visible(str(root['swagger']), 20)}.", SWAGGER)
+        raise _unsupported(
+            say("This is Swagger {swagger}.", swagger=visible(str(root["swagger"]), 20)), SWAGGER
+        )
     version = root.get("openapi")
     found = VERSION.fullmatch(version) if isinstance(version, str) else None
     if not found or not isinstance(version, str):
@@ -94,7 +106,8 @@ def read(text: str) -> Document:
             raise _broken("it has no `openapi`, which names the version")
         shown = visible(str(version), 20)
         raise _unsupported(
-            f"There is no OpenAPI {shown} here.", "Versions 3.0, 3.1 and 3.2 are read."
+            say("There is no OpenAPI {shown} here.", shown=shown),
+            "Versions 3.0, 3.1 and 3.2 are read.",
         )
     if not isinstance(root.get("paths", {}), dict):
         raise _broken("`paths` is not an object")
@@ -123,15 +136,15 @@ def _parsed(text: str) -> Any:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         roots = read_documents(text, longest=LONGEST_TEXT, loader=loader, aliased=ALIASED)
     except RecursionError:
-        raise _broken(f"it is nested deeper than {DEEPEST}") from None
+        raise _broken(say("it is nested deeper than {deepest}", deepest=DEEPEST)) from None
     except ValueError as error:
         where = f" at line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise _broken(f"it is not JSON{where}") from None
+        raise _broken(say("it is not JSON{where}", where=where)) from None
     except Invalid as problem:
         problem.field = "document"
         raise
     if len(roots) != 1:
-        raise _broken(f"it holds {len(roots)} YAML documents")
+        raise _broken(say("it holds {count} YAML documents", count=len(roots)))
     return roots[0].plain()
 
 
@@ -145,7 +158,7 @@ def _shallow(root: Any) -> Any:
         level = [inner for one in level for inner in _children(one)]
         if not level:
             return root
-    raise _broken(f"it is nested deeper than {DEEPEST}")
+    raise _broken(say("it is nested deeper than {deepest}", deepest=DEEPEST))
 
 
 def _children(value: Any) -> list[Any]:
@@ -155,7 +168,7 @@ def _children(value: Any) -> list[Any]:
 
 def _broken(why: str) -> Invalid:
     return Invalid(
-        f"The OpenAPI document can't be read: {why}.",
+        say("The OpenAPI document can't be read: {why}.", why=why),
         code="broken_document",
         field="document",
         remedy="Give the document itself, as JSON or YAML; a page about it is another thing.",

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, unquote
 
+from bonobot.lib.sayings import say
 from mcp_servers.openapi.extensions import with_defaults
 from mcp_servers.openapi.parameters import FORM, MULTIPART
 from mcp_servers.schemas import InvalidArguments
@@ -94,7 +95,7 @@ def _path(template: str, values: Mapping[str, tuple[Mapping[str, Any], Any]]) ->
         )
         if names and not _stays(whole):
             argument = values[names[0]][0]["argument"]
-            detail = f"`{argument}` would lead to another path."
+            detail = say("`{argument}` would lead to another path.", argument=argument)
             raise _refused(f"$.{argument}", detail, "Give a name without `..` in it.")
         segments.append(whole)
     return "/".join(segments)
@@ -118,7 +119,9 @@ def _stays(segment: str) -> bool:
 def _in_path(parameter: Mapping[str, Any], value: Any) -> str:
     argument, name = parameter["argument"], quote(parameter["name"], safe="")
     if value is None or value in ("", [], {}):
-        raise _refused(f"$.{argument}", f"`{argument}` is empty.", "Give a value.")
+        raise _refused(
+            f"$.{argument}", say("`{argument}` is empty.", argument=argument), "Give a value."
+        )
     if parameter.get("json"):
         return _encoded(_json(value))
     style, explode = parameter["style"], parameter["explode"]
@@ -134,7 +137,11 @@ def _in_path(parameter: Mapping[str, Any], value: Any) -> str:
     items = value if isinstance(value, list) else [value]
     written = [_encoded(_text(item)) for item in items]
     if not all(written):
-        raise _refused(f"$.{argument}", f"`{argument}` has an empty part.", "Give a value.")
+        raise _refused(
+            f"$.{argument}",
+            say("`{argument}` has an empty part.", argument=argument),
+            "Give a value.",
+        )
     if style == "matrix":
         if explode:
             return "".join(f";{name}={item}" for item in written)
@@ -189,7 +196,9 @@ def _header(parameter: Mapping[str, Any], value: Any) -> str:
         text = _text(value)
     if _CONTROL.search(text) or not text.isascii():
         argument = parameter["argument"]
-        detail = f"`{argument}` goes into a header, which is one line of ASCII."
+        detail = say(
+            "`{argument}` goes into a header, which is one line of ASCII.", argument=argument
+        )
         raise _refused(f"$.{argument}", detail, "Leave line ends and other characters out.")
     return text.strip()
 
@@ -205,7 +214,11 @@ def _body(put: Mapping[str, Any] | None, arguments: Mapping[str, Any]) -> tuple[
         return text.encode(), f"{kind.partition(';')[0]}; charset=utf-8"
     if not isinstance(value, dict):
         where = f"$.{put['argument']}"
-        raise _refused(where, f"`{put['argument']}` is a form.", "Send an object of its fields.")
+        raise _refused(
+            where,
+            say("`{argument}` is a form.", argument=put["argument"]),
+            "Send an object of its fields.",
+        )
     fields = [
         (name, inner)
         for name, given in value.items()

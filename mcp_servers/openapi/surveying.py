@@ -10,6 +10,7 @@ import httpx2
 
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.errors import UpstreamError
 from mcp_servers.connections.openapi import greeting
@@ -40,7 +41,7 @@ async def survey_document(server: Server, endpoint: Endpoint) -> Survey:
     latency_ms = round((time.perf_counter() - began) * 1000)
     if text is None:
         raise UpstreamError(
-            f"`{endpoint.name}` has no OpenAPI document.",
+            say("`{endpoint}` has no OpenAPI document.", endpoint=endpoint.name),
             code="document_missing",
             server=endpoint.name,
             sent=False,

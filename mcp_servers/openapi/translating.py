@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.openapi.reading import Document, Refused, parts_of, pointer_to
 
@@ -59,7 +60,9 @@ class Translation:
         """Return `node` as JSON Schema 2020-12; raises `Refused`."""
         self._left -= 1
         if self._left < 0:
-            raise Refused(f"Its schemas have more than {self._most:,} parts.", pointer)
+            raise Refused(
+                say("Its schemas have more than {most:,} parts.", most=self._most), pointer
+            )
         if isinstance(node, bool):
             return node
         if not isinstance(node, dict):

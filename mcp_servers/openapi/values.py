@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from bonobot.lib.sayings import say
 from mcp_servers.openapi.inputs import LISTS, refused
 from mcp_servers.openapi.translating import shown
 
@@ -24,7 +25,7 @@ def typed(kind: str, text: str, *, many: bool = False, field: str = "") -> Any:
         else:
             found = _one(plain, text)
     except (ValueError, RecursionError):
-        detail = f"`{shown(text)}` is none of the type `{kind}`."
+        detail = say("`{text}` is none of the type `{kind}`.", text=shown(text), kind=kind)
         remedy = "Separate several by commas." if several else ""
         raise refused(field, detail, "bad_value", remedy) from None
     return found

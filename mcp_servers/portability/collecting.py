@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.sayings import say
 from bonobot.lib.secret_names import names_secret
 from bonobot.lib.untrusted import visible
 from mcp_servers import placeholders
@@ -45,9 +46,19 @@ class Collector:
         if isinstance(node.value, str):
             return node.value
         if isinstance(node.value, bool | int | float):
-            self.tell("converted_value", f"`{field}` was no text and was made one.", field)
+            self.tell(
+                "converted_value",
+                say("`{field}` was no text and was made one.", field=field),
+                field,
+            )
             return json.dumps(node.value)
-        self.refuse("bad_value", f"`{field}` must be text.", field, 'Write it in "…".', node.line)
+        self.refuse(
+            "bad_value",
+            say("`{field}` must be text.", field=field),
+            field,
+            'Write it in "…".',
+            node.line,
+        )
         return None
 
     def texts(self, node: Node | None, field: str) -> list[tuple[str, str]]:
@@ -56,13 +67,23 @@ class Collector:
             return []
         if not isinstance(node.value, dict):
             remedy = 'Write {"NAME": "value"}.'
-            self.refuse("bad_value", f"`{field}` must be an object.", field, remedy, node.line)
+            self.refuse(
+                "bad_value",
+                say("`{field}` must be an object.", field=field),
+                field,
+                remedy,
+                node.line,
+            )
             return []
         found: dict[str, str] = {}
         for name, _, value in node.members:
             if name in found:
                 spot = f"{field}.{visible(name, 64)}"
-                self.tell("repeated_member", f"`{spot}` came twice; the last one counts.", spot)
+                self.tell(
+                    "repeated_member",
+                    say("`{spot}` came twice; the last one counts.", spot=spot),
+                    spot,
+                )
             if (text := self.text(value, f"{field}.{visible(name, 64)}")) is not None:
                 found[name] = text
         return list(found.items())
@@ -82,7 +103,7 @@ class Collector:
 
     def _fill(self, text: str, field: str, *, secret: bool) -> tuple[str, bool]:
         if strange := placeholders.unreadable(text):
-            detail = f"`{visible(strange, 60)}` can't be filled here."
+            detail = say("`{strange}` can't be filled here.", strange=visible(strange, 60))
             self.refuse("unknown_reference", detail, field, "Write the value, or ${NAME}.")
             return text, False
         filled, missing = placeholders.fill(text, self._values)
@@ -93,7 +114,7 @@ class Collector:
     def _ask(self, reference: placeholders.Reference, field: str, secret: bool) -> None:
         name = reference.name
         if reference.forbidden:
-            detail = f"`{name}` is Bonobot's own and never handed to a server."
+            detail = say("`{name}` is Bonobot's own and never handed to a server.", name=name)
             self.refuse("forbidden_variable", detail, field, "Use another name.")
             return
         label, hidden = self._labels.get(name, ("", False))
@@ -104,5 +125,5 @@ class Collector:
             hidden or secret or names_secret(name) or (known is not None and known.secret),
             (*(known.fields if known else ()), field),
         )
-        detail = f"`{field}` needs a value for `{name}`."
-        self.refuse("missing_value", detail, field, f"Fill in {label or name}.")
+        detail = say("`{field}` needs a value for `{name}`.", field=field, name=name)
+        self.refuse("missing_value", detail, field, say("Fill in {label}.", label=label or name))

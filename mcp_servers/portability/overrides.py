@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.notices import Notice
 from mcp_servers.portability.reader import Node, read
@@ -62,8 +63,11 @@ def wishes(text: str) -> Wishes:
             reader.notices.append(
                 Notice(
                     "not_supported_yet",
-                    f"Servers can't ask for completions yet: the sampling budget of `{name}` "
-                    "was left out.",
+                    say(
+                        "Servers can't ask for completions yet: the sampling budget of "
+                        "`{name}` was left out.",
+                        name=name,
+                    ),
                     f"{name}.sampling_budget_tokens",
                 )
             )
@@ -83,7 +87,9 @@ class _Wishing:
             where = f"bot_overrides.{visible(agent, 64)}"
             members = {name: found for name, _, found in self._members(value, where)}
             if left := [visible(name, 64) for name in members if name not in _OF_BOTS]:
-                self.notices.append(Notice("left_out", f"Not taken over: {left[0]}.", where))
+                self.notices.append(
+                    Notice("left_out", say("Not taken over: {left}.", left=left[0]), where)
+                )
             shares = self._shares(value, members.get("tool_permissions"), only, where)
             yield Override(agent, line, tuple(shares))
 
@@ -102,7 +108,11 @@ class _Wishing:
         added = self.names(bot, "additional_servers", f"{where}.additional_servers")
         for server in dict.fromkeys((*added, *named)):
             if server in removed:
-                self._refuse(f"`{server}` is both removed and given.", f"{where}", bot.line)
+                self._refuse(
+                    say("`{server}` is both removed and given.", server=server),
+                    f"{where}",
+                    bot.line,
+                )
                 continue
             node = named.get(server, Node({}, bot.line))
             at = f"{spot}.{visible(server, 64)}"
@@ -122,14 +132,14 @@ class _Wishing:
         listed = found.plain()
         if isinstance(listed, list) and all(isinstance(one, str) and one for one in listed):
             return tuple(dict.fromkeys(listed))
-        self._refuse(f"`{where}` must be a list of names.", where, found.line)
+        self._refuse(say("`{where}` must be a list of names.", where=where), where, found.line)
         return ()
 
     def _members(self, node: Node | None, where: str) -> tuple[tuple[str, int, Node], ...]:
         if node is None or node.value is None:
             return ()
         if not isinstance(node.value, dict):
-            self._refuse(f"`{where}` must be an object.", where, node.line)
+            self._refuse(say("`{where}` must be an object.", where=where), where, node.line)
         return node.members
 
     def _refuse(self, detail: str, where: str, line: int) -> None:

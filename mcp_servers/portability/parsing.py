@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 from mcp_servers.naming import check_name
 from mcp_servers.notices import Notice
 from mcp_servers.portability.collecting import Labels
@@ -32,7 +33,9 @@ def parse(
     notices = [Notice("tolerated", words) for words in tolerated(reading)]
     if left_out := [name for name in document.left_out if name not in taken_over]:
         listed = ", ".join(f"`{name}`" for name in left_out[:20])
-        notices.append(Notice("left_out", f"Beside the servers, not taken over: {listed}."))
+        notices.append(
+            Notice("left_out", say("Beside the servers, not taken over: {listed}.", listed=listed))
+        )
     labels = _labels(document.inputs)
     entries = [read_server(found, values or {}, labels, taken_over) for found in document.servers]
     return tuple(

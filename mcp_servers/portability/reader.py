@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 
 LONGEST_TEXT = 256 * 1024
@@ -88,7 +89,7 @@ def read(text: str) -> Reading:
     """
     if len(text.encode("utf-8", "surrogatepass")) > LONGEST_TEXT:
         raise Invalid(
-            f"The text is larger than {LONGEST_TEXT // 1024} KiB.",
+            say("The text is larger than {longest_text} KiB.", longest_text=LONGEST_TEXT // 1024),
             code="too_large",
             remedy="Import fewer servers at a time.",
         )
@@ -122,7 +123,7 @@ class _Reader:
     def _value(self, depth: int) -> Node:
         if depth > DEEPEST:
             raise Invalid(
-                f"The text is nested deeper than {DEEPEST}.",
+                say("The text is nested deeper than {deepest}.", deepest=DEEPEST),
                 code="too_deep",
                 remedy="Import a configuration of servers; they are never nested that deep.",
                 extra={"line": self._line_here()},
@@ -143,7 +144,7 @@ class _Reader:
         if (match := _WORD.match(self._text, self._at)) and match.group() in _WORDS:
             self._at = match.end()
             return Node(_WORDS[match.group()], line)
-        raise self._broken("a value was expected")
+        raise self._broken(say("a value was expected"))
 
     def _object(self, depth: int, *, closed: bool) -> Node:
         line = self._line_here()
@@ -151,11 +152,11 @@ class _Reader:
         end = "}" if closed else ""
         while self._more(end, first=not members):
             if self._skip() != '"':
-                raise self._broken("a name in double quotes was expected")
+                raise self._broken(say("a name in double quotes was expected"))
             at = self._line_here()
             key = self._string()
             if self._skip() != ":":
-                raise self._broken("`:` was expected after the name")
+                raise self._broken(say("`:` was expected after the name"))
             self._at += 1
             members.append((key, at, self._value(depth + 1)))
         return Node({}, line, members=tuple(members))
@@ -175,7 +176,8 @@ class _Reader:
                 return True
             self._trailing_commas = True
         elif not first and self._skip() != end:
-            raise self._broken(f"`,` or `{end}` was expected" if end else "`,` was expected")
+            comma = say("`,` was expected")
+            raise self._broken(say("`,` or `{end}` was expected", end=end) if end else comma)
         if self._skip() == end:
             self._at += len(end)
             return False
@@ -216,7 +218,13 @@ class _Reader:
         after = self._text[self._at : self._at + _SHOWN_AFTER].partition("\n")[0]
         shown = without_texts(self._text[begin : self._at] + after)
         return Invalid(
-            f"The text is not valid JSON: {expected} at line {line}, column {column}: `{shown}`",
+            say(
+                "The text is not valid JSON: {expected} at line {line}, column {column}: `{shown}`",
+                expected=expected,
+                line=line,
+                column=column,
+                shown=shown,
+            ),
             code="broken_json",
             remedy=_remedy(self._text[self._at : self._at + 1]),
             extra={"line": line, "column": column},
@@ -247,19 +255,19 @@ def _kept(match: re.Match[str]) -> str:
 
 def _remedy(character: str) -> str:
     if character == "":
-        return "The text ends too early: close every bracket and quote."
+        return say("The text ends too early: close every bracket and quote.")
     if character in _CURLY_QUOTES:
-        return 'Replace the curly quotes by straight ones (").'
+        return say('Replace the curly quotes by straight ones (").')
     if character == "'":
-        return "JSON knows double quotes only: replace ' by \"."
-    return "Mend that line, or copy the configuration again."
+        return say("JSON knows double quotes only: replace ' by \".")
+    return say("Mend that line, or copy the configuration again.")
 
 
 def tolerated(reading: Reading) -> Iterator[str]:
     """Yield what was read although strict JSON doesn't have it."""
     if reading.comments:
-        yield "Comments were left out."
+        yield say("Comments were left out.")
     if reading.trailing_commas:
-        yield "Commas before a closing bracket were ignored."
+        yield say("Commas before a closing bracket were ignored.")
     if reading.bare_members:
-        yield "The braces around the text were missing and were added."
+        yield say("The braces around the text were missing and were added.")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from bonobot.lib.egress import EgressDenied, check_url
+from bonobot.lib.sayings import say
 from bonobot.lib.secret_names import names_secret
 from bonobot.lib.untrusted import visible
 from mcp_servers.launchers import unpinned_package
@@ -88,7 +89,11 @@ def _members(node: Node, collector: Collector) -> Members:
     for name, _, value in (*node.members, *(config.members if config else ())):
         if name in members:
             shown = visible(name, 64)
-            collector.tell("repeated_member", f"`{shown}` came twice; the last one counts.", shown)
+            collector.tell(
+                "repeated_member",
+                say("`{shown}` came twice; the last one counts.", shown=shown),
+                shown,
+            )
         members[name] = value
     return members
 
@@ -103,7 +108,7 @@ def _transport(members: Members, collector: Collector) -> Transport:
         if word not in TRANSPORTS:
             shown = visible(str(node.value), 40) if isinstance(node.value, str) else "this"
             remedy = "Use `stdio`, `http`, `streamable_http`, `sse` or `openapi`."
-            detail = f"There is no transport `{shown}`."
+            detail = say("There is no transport `{shown}`.", shown=shown)
             collector.refuse("unknown_transport", detail, "transport_type", remedy, node.line)
             return ""
         said = said or TRANSPORTS[word]
@@ -117,7 +122,7 @@ def _transport(members: Members, collector: Collector) -> Transport:
 def _agreed(said: Transport, url: str, command: str, collector: Collector) -> Transport:
     """Return the transport that the description agrees on; "" when it doesn't."""
     if url and command and not said:
-        detail = f"It has both `{url}` and `command`."
+        detail = say("It has both `{url}` and `command`.", url=url)
         remedy = 'Keep one of them, or say which: "type": "http" or "stdio".'
         collector.refuse("ambiguous_transport", detail, "transport_type", remedy)
         return ""
@@ -130,7 +135,12 @@ def _agreed(said: Transport, url: str, command: str, collector: Collector) -> Tr
     neither = "" if said else "It has neither `url` nor `command`."
     collector.refuse(
         "missing_endpoint",
-        neither or f"A server over {wanted} needs a `{missing}`, and has none.",
+        neither
+        or say(
+            "A server over {wanted} needs a `{missing}`, and has none.",
+            wanted=wanted,
+            missing=missing,
+        ),
         missing,
         'Write "url": "https://…", or "command": "npx" with "args".',
     )
@@ -200,7 +210,9 @@ def _texts(node: Node | None, field: str, collector: Collector) -> list[str]:
         return []
     if not isinstance(node.value, list):
         remedy = 'Write each argument by itself: ["-y", "package@1.2.3"].'
-        collector.refuse("bad_value", f"`{field}` must be a list.", field, remedy, node.line)
+        collector.refuse(
+            "bad_value", say("`{field}` must be a list.", field=field), field, remedy, node.line
+        )
         return []
     found = (collector.text(item, f"{field}[{i}]") for i, item in enumerate(node.items))
     return [text for text in found if text is not None]
@@ -256,9 +268,11 @@ def _said_sign_in(members: Members, collector: Collector) -> signing.SignIn:
     said = dict(collector.texts(_without_lists(node), where))
     kind = said.get("type", "none")
     if kind not in signing.AUTH_TYPES:
-        detail = f"There is no sign-in `{visible(kind, 40)}`."
-        remedy = f"Use one of: {', '.join(signing.AUTH_TYPES)}."
-        collector.refuse("unknown_auth", detail, f"{where}.type", remedy, node.line)
+        detail = say("There is no sign-in `{kind}`.", kind=visible(kind, 40))
+        remedy = say("Use one of: {auth_types}.", auth_types=", ".join(signing.AUTH_TYPES))
+        collector.refuse(
+            "unknown_auth", detail, say("{where}.type", where=where), remedy, node.line
+        )
         return signing.SignIn()
     for name in signing.OAUTH_PUBLIC & said.keys():
         said[name] = collector.plain(said[name], f"{where}.{name}")
@@ -284,7 +298,7 @@ def _enabled(members: Members, collector: Collector) -> bool:
         if node is None or node.value is None:
             continue
         if not isinstance(node.value, bool):
-            detail = f"`{name}` must be true or false."
+            detail = say("`{name}` must be true or false.", name=name)
             collector.refuse("bad_value", detail, name, "Write true or false.", node.line)
         elif node.value is not on:
             enabled = False
@@ -300,7 +314,7 @@ def _tell_what_is_left_out(members: Members, transport: Transport, collector: Co
         known |= apis.MEMBERS
     if left := [visible(name, 64) for name in members if name not in known]:
         listed = ", ".join(f"`{name}`" for name in left[:20])
-        collector.tell("left_out", f"Not taken over: {listed}.")
+        collector.tell("left_out", say("Not taken over: {listed}.", listed=listed))
 
 
 def _no_sign_in(members: Members) -> bool:
@@ -314,7 +328,9 @@ def _name(found: Found, endpoint: Mapping[str, Any], collector: Collector) -> st
         return found.name.strip()
     name = _host_name(endpoint.get("url", "")) or _package_name(endpoint.get("args", ()))
     if name:
-        collector.tell("named_by_import", f"It had no name and was called `{name}`.", "name")
+        collector.tell(
+            "named_by_import", say("It had no name and was called `{name}`.", name=name), "name"
+        )
     return name
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.portability.reader import Node
 
@@ -43,7 +44,11 @@ def survey(root: Node) -> Document:
     document = _survey(root)
     if len(document.servers) > MOST_SERVERS:
         raise Invalid(
-            f"The text names {len(document.servers)} servers; at most {MOST_SERVERS} fit.",
+            say(
+                "The text names {count} servers; at most {most_servers} fit.",
+                count=len(document.servers),
+                most_servers=MOST_SERVERS,
+            ),
             code="too_many_servers",
             remedy="Import them in several parts.",
         )
@@ -131,7 +136,7 @@ def _others(root: Node, *taken: str) -> tuple[str, ...]:
 
 def _no_configuration(what: str) -> Invalid:
     return Invalid(
-        f"The text can be read, but holds {what}.",
+        say("The text can be read, but holds {what}.", what=what),
         code="not_a_configuration",
         remedy='Paste servers by name: {"name": {"url": "https://…"}} or {"name": {"command": …}}.',
     )

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from mcp_servers.portability.reader import DEEPEST, LONGEST_TEXT, Node, Reading, unstorable
 
 _BLANK = re.compile(r"(?:[ \t\r\n\ufeff]|\#[^\n]*(?:\n|\Z))*")
@@ -39,7 +40,10 @@ def read_yaml(text: str) -> Reading:
     documents = read_documents(text)
     if len(documents) != 1:
         raise Invalid(
-            f"The text holds {len(documents)} YAML documents.",
+            say(
+                "The text holds {count} YAML documents.",
+                count=len(documents),
+            ),
             code="unsupported_yaml",
             remedy="Import one document at a time: cut the text at its `---`.",
         )
@@ -60,7 +64,7 @@ def read_documents(
     """
     if len(text.encode("utf-8", "surrogatepass")) > longest:
         raise Invalid(
-            f"The text is larger than {longest // 1024} KiB.",
+            say("The text is larger than {longest} KiB.", longest=longest // 1024),
             code="too_large",
             remedy="Split it into several files.",
         )
@@ -146,7 +150,7 @@ class _Building:
             raise _unsupported(line, "keys that are no text")
         if len(self._open) >= DEEPEST:
             raise Invalid(
-                f"The text is nested deeper than {DEEPEST}.",
+                say("The text is nested deeper than {deepest}.", deepest=DEEPEST),
                 code="too_deep",
                 remedy="A configuration of servers is never nested that deep.",
                 extra={"line": line},
@@ -162,7 +166,10 @@ class _Building:
         self._left -= found.weight
         if self._left < 0 or len(self._open) + found.depth > DEEPEST:
             raise Invalid(
-                f"With what the aliases (`*`) of line {line} stand for, the text is too large.",
+                say(
+                    "With what the aliases (`*`) of line {line} stand for, the text is too large.",
+                    line=line,
+                ),
                 code="too_large",
                 remedy="Write out what is meant, or leave out what no server needs.",
                 extra={"line": line},
@@ -222,7 +229,7 @@ def _broken(mark: Any, why: str) -> Invalid:
     where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
     # The library quotes single characters at most; longer words are its own grammar's.
     return Invalid(
-        f"The text is not valid YAML: {why}{where}.",
+        say("The text is not valid YAML: {why}{where}.", why=why, where=where),
         code="broken_yaml",
         remedy="Mend that line; indent with spaces, and quote texts with `:` or `#` in them.",
         extra={"line": mark.line + 1, "column": mark.column + 1} if mark else {},
@@ -231,7 +238,7 @@ def _broken(mark: Any, why: str) -> Invalid:
 
 def _unsupported(line: int, what: str) -> Invalid:
     return Invalid(
-        f"Line {line} uses {what}, which are not read here.",
+        say("Line {line} uses {what}, which are not read here.", line=line, what=what),
         code="unsupported_yaml",
         remedy="Write the value out.",
         extra={"line": line},

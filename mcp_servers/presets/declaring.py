@@ -13,6 +13,7 @@ import re2
 
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.configuration import AUTH_FIELDS, HTTP_FIELDS, STDIO_FIELDS
 from mcp_servers.placeholders import references
@@ -52,7 +53,7 @@ def check_declared(columns: dict[str, Any]) -> None:
         raise _wrong(
             "parameters",
             f"The parameter `{name}` is used nowhere.",
-            f"Write ${{{name}}} where its value belongs, or remove it.",
+            say("Write ${{{name}}} where its value belongs, or remove it.", name=name),
             "unused_parameter",
         )
 
@@ -102,7 +103,7 @@ def _parameter(given: Any, place: str) -> dict[str, Any]:
         raise _wrong(
             f"{place}.{strange[0]}",
             f"A parameter has no member {strange[0]!r}.",
-            f"Members: {', '.join(_MEMBERS)}.",
+            say("Members: {members}.", members=", ".join(_MEMBERS)),
             "unknown_field",
         )
     for member, kind in _MEMBERS.items():
@@ -149,7 +150,7 @@ def _endpoint(transport: str, config: Any) -> None:
         raise _wrong(
             f"endpoint_config.{strange[0]}",
             f"It has no member {strange[0]!r}.",
-            f"Members: {', '.join(sorted(known))}.",
+            say("Members: {known}.", known=", ".join(sorted(known))),
             "unknown_field",
         )
     for member in ("env", "headers"):
@@ -192,13 +193,17 @@ def _command(config: Mapping[str, Any]) -> None:
 def _sign_in(transport: str, kind: str, config: Mapping[str, Any]) -> None:
     if kind not in AUTH_FIELDS or (transport == "stdio" and kind != "none"):
         kinds = ", ".join(AUTH_FIELDS) if transport == "http" else "none"
-        raise _wrong("auth_config.type", "There is no such sign-in.", f"Use one of: {kinds}.")
+        raise _wrong(
+            "auth_config.type",
+            "There is no such sign-in.",
+            say("Use one of: {kinds}.", kinds=kinds),
+        )
     public, sealed = AUTH_FIELDS[kind]
     if strange := sorted(set(config) - public - sealed):
         raise _wrong(
             f"auth_config.{strange[0]}",
             f"This sign-in has no member {strange[0]!r}.",
-            f"Members: {', '.join(sorted(public | sealed)) or 'none'}.",
+            say("Members: {public}.", public=", ".join(sorted(public | sealed)) or "none"),
             "unknown_field",
         )
     if kind in ("bearer_token", "api_key") and (missing := sorted(sealed - set(config))):

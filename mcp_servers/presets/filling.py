@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import re2
 
 from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.placeholders import references
 from mcp_servers.secret_values import MEMBERS, Placement, SecretValue
@@ -71,10 +72,10 @@ def _unknown(given: Mapping[str, str], known: Mapping[str, Any]) -> Iterator[Pro
         shown = visible(name, 64)
         listed = ", ".join(f"`{each}`" for each in known) or "none"
         yield Invalid(
-            f"The preset has no parameter `{shown}`.",
+            say("The preset has no parameter `{shown}`.", shown=shown),
             code="unknown_parameter",
             field=shown,
-            remedy=f"Its parameters: {listed}.",
+            remedy=say("Its parameters: {listed}.", listed=listed),
         )
 
 
@@ -84,7 +85,12 @@ def _judge(parameter: Mapping[str, Any], value: Any) -> Problem | None:
         if not parameter.get("required", True):
             return None
         help_text = parameter.get("help") or "Fill it in."
-        return Invalid(f"{label} is missing.", code="missing_value", field=name, remedy=help_text)
+        return Invalid(
+            say("{label} is missing.", label=label),
+            code="missing_value",
+            field=name,
+            remedy=help_text,
+        )
     expected = _wrong(parameter, value)
     if not expected:
         return None

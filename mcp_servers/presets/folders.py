@@ -14,6 +14,7 @@ from django.conf import settings
 
 from bonobot.lib.keys import private_folder
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.models import Organization
 
@@ -74,15 +75,23 @@ def _refused(
         code="folder_not_allowed",
         field=parameter["name"],
         rule="preset_folders",
-        remedy=f"Choose a path within {listed}; a platform administrator allows more folders with "
-        "`BONOBOT_PRESET_FOLDERS`.",
+        remedy=say(
+            "Choose a path within {listed}; a platform administrator allows "
+            "more folders with `BONOBOT_PRESET_FOLDERS`.",
+            listed=listed,
+        ),
     )
 
 
 def _missing(parameter: Mapping[str, Any], value: str) -> Invalid:
     what = "folder" if parameter["kind"] == "folder" else "place for a file"
     return Invalid(
-        f"{_label(parameter)}: there is no such {what} on this host: `{visible(value, 300)}`.",
+        say(
+            "{parameter}: there is no such {what} on this host: `{visible}`.",
+            parameter=_label(parameter),
+            what=what,
+            visible=visible(value, 300),
+        ),
         code="folder_missing",
         field=parameter["name"],
         remedy="Make it first, or choose another one.",

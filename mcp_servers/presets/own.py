@@ -10,6 +10,7 @@ from django.db import IntegrityError
 
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import Conflict, Forbidden, Invalid
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.models import Preset, Server
@@ -94,7 +95,10 @@ def _mine(principal: Principal, preset: Preset) -> None:
     principal.require(Action.MANAGE_SERVERS)
     if preset.organization_id is None:
         raise Forbidden(
-            f"`{preset.slug}` comes with Bonobot's catalogue, which follows the release.",
+            say(
+                "`{preset_slug}` comes with Bonobot's catalogue, which follows the release.",
+                preset_slug=preset.slug,
+            ),
             code="platform_preset",
             rule="presets",
             remedy="Make a preset of the organization's own; under the same name it comes first.",
@@ -174,7 +178,7 @@ def recorded(
 def name_taken(name: str) -> Conflict:
     """Return the refusal of a name that another preset has."""
     return Conflict(
-        f"There is a preset named like {name!r} already.",
+        say("There is a preset named like {name!r} already.", name=name),
         code="name_taken",
         field="name",
         remedy="Choose another name.",

@@ -14,6 +14,7 @@ import httpx2
 from django.utils import timezone
 
 from bonobot.lib.egress import EgressDenied, guarded_client
+from bonobot.lib.sayings import say
 from mcp_servers.models import Preset
 from mcp_servers.presets.catalogue import CatalogueEntry
 
@@ -84,4 +85,9 @@ async def _ask(client: httpx2.AsyncClient, entry: CatalogueEntry, registry: str)
         return Resolution(entry.slug, "gone", shown, "The registry has no such version.")
     if answer.is_success:
         return Resolution(entry.slug, "resolves", shown)
-    return Resolution(entry.slug, "unknown", shown, f"The registry answered {answer.status_code}.")
+    return Resolution(
+        entry.slug,
+        "unknown",
+        shown,
+        say("The registry answered {status_code}.", status_code=answer.status_code),
+    )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bonobot.lib.problems import NotFound
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.models import Preset, Server
@@ -16,7 +17,7 @@ def preset_named(principal: Principal, slug: str, *, field: str = "preset") -> P
     found: Preset | None = Preset.objects.named(principal.organization_id, slug)
     if found is None:
         raise NotFound(
-            f"There is no preset {slug!r} here.",
+            say("There is no preset {slug!r} here.", slug=slug),
             field=field,
             remedy="Choose one of those that are listed; `bonobot mcp presets` shows them, too.",
         )

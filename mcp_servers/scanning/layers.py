@@ -13,43 +13,40 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote
 
-import re2
-
 from mcp_servers.scanning.folding import TABLES
+from mcp_servers.scanning.patterns import Pattern
 
 DEEPEST: Final = 3
 MOST: Final = 65_536
 _SHORTEST: Final = 8
 
-_BASE64: Final = re2.compile(r"[A-Za-z0-9+/_-]{16,}={0,2}(?:\s{1,2}[A-Za-z0-9+/_-]{16,}={0,2})*")
-_BASE32: Final = re2.compile(r"[A-Z2-7]{24,}={0,6}")
-_HEX: Final = re2.compile(r"(?i)(?:(?:0x|\\x)?[0-9a-f]{2}[\s:,-]{0,2}){12,}")
-_CODES: Final = re2.compile(
-    r"(?:\b(?:3[2-9]|[4-9][0-9]|1[01][0-9]|12[0-6])[\s,;]{1,2}){11,}\d{2,3}"
-)
-_BINARY: Final = re2.compile(r"(?:[01]{8}\s{0,2}){8,}")
-_ESCAPES: Final = re2.compile(r"(?i)(?:\\u[0-9a-f]{4}|\\x[0-9a-f]{2}|\\u\{[0-9a-f]{1,6}\}){4,}")
-_PERCENT: Final = re2.compile(r"(?i)[^\s%]*(?:%[0-9a-f]{2}[^\s%]*){4,}")
-_ENTITY: Final = re2.compile(r"(?i)&(?:#x[0-9a-f]{1,6}|#[0-9]{1,7}|[a-z]{2,31});")
-_SPACED: Final = re2.compile(r"(?:^|[^\pL\pN])(?:[\pL\pN][ .\-_*|/]){5,}[\pL\pN](?:$|[^\pL\pN])")
-_COMMENT: Final = re2.compile(
+_BASE64: Final = Pattern(r"[A-Za-z0-9+/_-]{16,}={0,2}(?:\s{1,2}[A-Za-z0-9+/_-]{16,}={0,2})*")
+_BASE32: Final = Pattern(r"[A-Z2-7]{24,}={0,6}")
+_HEX: Final = Pattern(r"(?i)(?:(?:0x|\\x)?[0-9a-f]{2}[\s:,-]{0,2}){12,}")
+_CODES: Final = Pattern(r"(?:\b(?:3[2-9]|[4-9][0-9]|1[01][0-9]|12[0-6])[\s,;]{1,2}){11,}\d{2,3}")
+_BINARY: Final = Pattern(r"(?:[01]{8}\s{0,2}){8,}")
+_ESCAPES: Final = Pattern(r"(?i)(?:\\u[0-9a-f]{4}|\\x[0-9a-f]{2}|\\u\{[0-9a-f]{1,6}\}){4,}")
+_PERCENT: Final = Pattern(r"(?i)[^\s%]*(?:%[0-9a-f]{2}[^\s%]*){4,}")
+_ENTITY: Final = Pattern(r"(?i)&(?:#x[0-9a-f]{1,6}|#[0-9]{1,7}|[a-z]{2,31});")
+_SPACED: Final = Pattern(r"(?:^|[^\pL\pN])(?:[\pL\pN][ .\-_*|/]){5,}[\pL\pN](?:$|[^\pL\pN])")
+_COMMENT: Final = Pattern(
     r"(?s)<!--(.*?)(?:-->|$)"
     r"|(?m:^[ \t]{0,3}\[(?://|[^\]\n]{1,40})\]:[ \t]*#[ \t]*[(\"'](.*?)[)\"'][ \t]*$)"
     r"|(?m:^[ \t]{0,3}\[[^\]\n]{1,40}\]:[ \t]*<>[ \t]*[(\"'](.*?)[)\"'][ \t]*$)"
 )
-_INVISIBLE_STYLE: Final = re2.compile(
+_INVISIBLE_STYLE: Final = Pattern(
     r"(?is)<[a-z]+[^>]{0,400}(?:display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0(?:[^.\d]|\.0)"
     r"|color\s*:\s*(?:white|#fff|#ffffff|transparent)|left\s*:\s*-\d{3,}|\shidden[\s>=])[^>]{0,400}[^>]*>?(.*?)(?:</(?:span|div|p|td|font|a|section|li|small|b|i)|$)"
 )
 _LEET: Final = str.maketrans("013457@$!89", "oieastasibg")
 _LEET_L: Final = str.maketrans("013457@$!89", "oleastasibg")
-_LEET_WORD: Final = re2.compile(r"\pL[013457@$!]+\pL|\b[013457@$!]\pL{2,}|\pL{2,}[013457@$]\b")
+_LEET_WORD: Final = Pattern(r"\pL[013457@$!]+\pL|\b[013457@$!]\pL{2,}|\pL{2,}[013457@$]\b")
 _LOOKALIKES: Final = str.maketrans(TABLES["lookalikes"]["letters"], TABLES["lookalikes"]["read_as"])
-_MIXED: Final = re2.compile(
+_MIXED: Final = Pattern(
     r"[A-Za-z][\p{Cyrillic}\p{Greek}\x{251}\x{261}\x{217c}]"
     r"|[\p{Cyrillic}\p{Greek}\x{251}\x{261}\x{217c}][A-Za-z]"
 )
-_WIDE: Final = re2.compile(
+_WIDE: Final = Pattern(
     "(?:[\uff21-\uff3a\uff41-\uff5a]{3,}"
     "|[\U0001d400-\U0001d7ff]{3,}|[\u249c-\u24e9]{3,}|[\U0001f110-\U0001f189]{3,})"
 )
@@ -59,8 +56,8 @@ _COMMON: Final = (
     "the|and|you|your|this|that|for|what|when|every|which|must|before|after|all|any|with|from|into|are|one|will|user|users|tool|send"
     "|read|file|files|ignore|instructions|previous|rules|always|never|tell|contents|password|secret"
 )
-_ROTATED: Final = re2.compile(rf"(?i)\b(?:{codecs.encode(_COMMON, 'rot13')})\b")
-_REVERSED: Final = re2.compile(rf"(?i)\b(?:{'|'.join(one[::-1] for one in _COMMON.split('|'))})\b")
+_ROTATED: Final = Pattern(rf"(?i)\b(?:{codecs.encode(_COMMON, 'rot13')})\b")
+_REVERSED: Final = Pattern(rf"(?i)\b(?:{'|'.join(one[::-1] for one in _COMMON.split('|'))})\b")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
@@ -151,7 +148,7 @@ def _disguised(text: str) -> Iterator[Layer]:
         yield Layer("reversed", text[::-1], 0, len(text))
 
 
-def _often(words: re2._Regexp, text: str) -> bool:
+def _often(words: Pattern, text: str) -> bool:
     return sum(1 for _ in words.finditer(text)) >= _OFTEN
 
 

@@ -8,20 +8,18 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-import re2
-
 from mcp_servers.json_paths import step
 from mcp_servers.scanning.folding import fold
 from mcp_servers.scanning.layers import spoken
+from mcp_servers.scanning.patterns import ROOMY, Pattern
 from mcp_servers.scanning.signals import PARTS
-from mcp_servers.scanning.words import ROOMY
 
 # A description of fewer letters describes nothing.
 SHORTEST: Final = 12
 _WHOLE: Final = (
     "(?:full|entire|complete|whole|current|all|previous|prior|past|recent|last|user|raw)"
 )
-_CONTEXT: Final = re2.compile(
+_CONTEXT: Final = Pattern(
     rf"^(?:{_WHOLE} )*(?:"
     r"(?:system|developer|initial|hidden|original|assistant|llm|agent|model) (?:prompts?|messages?"
     r"|instructions?|context)"
@@ -38,7 +36,7 @@ _CONTEXT: Final = re2.compile(
 _FILES: Final = (
     "(?:ssh|id rsa|id ed25519|passwd|shadow|aws|netrc|kube|keychain|wallet|env file|private key)"
 )
-_OURS: Final = re2.compile(
+_OURS: Final = Pattern(
     r"\b(?:all|previous|prior|entire|full|your|hidden|earlier)(?: \w+){0,2} (?:user )?"
     r"(?:messages|prompts?|conversation|chat|instructions|reasoning|tool calls)(?: text| log)?$"
     rf"|\bcontents? (?:of|from)\b.*\b(?:{_FILES}|env|credentials?|secrets?|config)\b"
@@ -46,7 +44,7 @@ _OURS: Final = re2.compile(
     ROOMY,
 )
 # A description that begins with the thing asks for it; "number of previous messages" doesn't.
-_NOUN: Final = re2.compile(
+_NOUN: Final = Pattern(
     r"^(?:(?:the|your|a|an|full|copy of|text of|contents? of|verbatim|complete|exact|hidden"
     rf"|json|optional|required)[ :]+)*(?:{PARTS['session']})",
     ROOMY,

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
-import re2
-
-from mcp_servers.scanning.words import CYRILLIC, LATIN, OTHERS, ROOMY, SMALL_WORDS, pattern
+from mcp_servers.scanning.patterns import ROOMY, Pattern
+from mcp_servers.scanning.words import CYRILLIC, LATIN, OTHERS, SMALL_WORDS, pattern
 
 WINDOW: Final = 420
 
@@ -46,8 +45,8 @@ PARTS: Final = {name: _joined(said) for name, said in _ENGLISH["parts"].items()}
 _TURNED: Final = frozenset(
     {"asks_for_secrets", "passes_data_on", "sensitive_data", "disables_safety", "override_rules"}
 )
-_NEGATION: Final = re2.compile(PARTS["negation"] + "[^.!?;]{0,90}$", ROOMY)
-_EXCUSED: Final = re2.compile(PARTS["negated"] + r" (?:[^\s.!?;]+ ){0,12}$", ROOMY)
+_NEGATION: Final = Pattern(PARTS["negation"] + "[^.!?;]{0,90}$", ROOMY)
+_EXCUSED: Final = Pattern(PARTS["negated"] + r" (?:[^\s.!?;]+ ){0,12}$", ROOMY)
 
 
 class Signals:
@@ -64,7 +63,7 @@ class Signals:
         self._long = long
         self._parts = PARTS | {name: _joined(said) for name, said in data["parts"].items()}
         self._patterns = tuple(
-            (one["rule"], one["weight"], re2.compile(self._filled(one["pattern"]), ROOMY))
+            (one["rule"], one["weight"], Pattern(self._filled(one["pattern"]), ROOMY))
             for one in data["signal"]
         )
 
@@ -128,13 +127,13 @@ _FOREIGN: Final = tuple(
     for family in (LATIN, CYRILLIC, OTHERS)
 )
 _LETTERS_OF: Final = (
-    re2.compile(r"[a-z]{3}"),
-    re2.compile(r"\p{Cyrillic}{2}"),
-    re2.compile(r"[\p{Arabic}\p{Hebrew}\p{Devanagari}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"),
+    Pattern(r"[a-z]{3}"),
+    Pattern(r"\p{Cyrillic}{2}"),
+    Pattern(r"[\p{Arabic}\p{Hebrew}\p{Devanagari}\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]"),
 )
-_LATIN_WORDS: Final = re2.compile(rf"(?:^|[^a-z])(?:{SMALL_WORDS})(?:[^a-z]|$)")
+_LATIN_WORDS: Final = Pattern(rf"(?:^|[^a-z])(?:{SMALL_WORDS})(?:[^a-z]|$)")
 # In a long text, words of two sentences have little to do with each other.
-_ENDED: Final = re2.compile(r"[.!?] |[\x{3002}\x{ff01}\x{ff1f}\x{0964}]", ROOMY)
+_ENDED: Final = Pattern(r"[.!?] |[\x{3002}\x{ff01}\x{ff1f}\x{0964}]", ROOMY)
 # Small words within so many bytes of a hit, so that it is read in another language.
 _AROUND: Final = 60
 _SMALL_AROUND: Final = 2
@@ -160,8 +159,8 @@ _MANY: Final = 4
 _SHORT: Final = 16
 # In bytes: letters take one, two and three of them.
 _REACH: Final = {LATIN: 60, CYRILLIC: 120, OTHERS: 90}
-_FILES: Final = re2.compile(PARTS["paths"], ROOMY)
-_PLACES: Final = re2.compile(PARTS["where"], ROOMY)
+_FILES: Final = Pattern(PARTS["paths"], ROOMY)
+_PLACES: Final = Pattern(PARTS["where"], ROOMY)
 
 
 def _foreign(raw: bytes, *, around: bool = False) -> Iterator[Hit]:
@@ -179,9 +178,7 @@ def _foreign(raw: bytes, *, around: bool = False) -> Iterator[Hit]:
                 yield hit
 
 
-def _of_family(
-    raw: bytes, family: tuple[str, ...], concepts: dict[str, re2._Regexp]
-) -> Iterator[Hit]:
+def _of_family(raw: bytes, family: tuple[str, ...], concepts: dict[str, Pattern]) -> Iterator[Hit]:
     at = {name: [one.span() for one in said.finditer(raw)] for name, said in concepts.items()}
     files = [one.span() for one in _FILES.finditer(raw)]
     places = [one.span() for one in _PLACES.finditer(raw)]

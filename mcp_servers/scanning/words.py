@@ -8,7 +8,7 @@ import tomllib
 from importlib.resources import files
 from typing import Final
 
-import re2
+from mcp_servers.scanning.patterns import ROOMY, Pattern
 
 _DATA: Final = tomllib.loads(files(__package__).joinpath("words.toml").read_text(encoding="utf-8"))
 STEMS: Final[dict[str, dict[str, str]]] = {
@@ -27,15 +27,10 @@ CYRILLIC: Final = ("ru", "uk")
 OTHERS: Final = ("ar", "he", "hi", "zh", "ja", "ko")
 
 
-def pattern(concept: str, languages: tuple[str, ...]) -> re2._Regexp:
-    """Compile a concept's stems in some languages to one pattern of linear time."""
+def pattern(concept: str, languages: tuple[str, ...]) -> Pattern:
+    """Return a concept's stems in some languages as one pattern of linear time."""
     stems = STEMS[concept]
     spaced = [stems[one] for one in languages if one in _SPACED and one in stems]
     plain = [stems[one] for one in languages if one not in _SPACED and one in stems]
     parts = [rf"(?:^|[^\pL])(?:{'|'.join(spaced)})"] if spaced else []
-    return re2.compile("|".join((*parts, *plain)), ROOMY)
-
-
-ROOMY: Final = re2.Options()
-ROOMY.max_mem = 64 << 20
-ROOMY.log_errors = False
+    return Pattern("|".join((*parts, *plain)), ROOMY)

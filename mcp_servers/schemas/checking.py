@@ -10,6 +10,7 @@ from jsonschema.exceptions import best_match
 
 from bonobot.lib.by_identity import ByIdentity
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
 from mcp_servers.schemas.dialects import Validator, validator_of
 from mcp_servers.schemas.fitting import Fits, fitting
 from mcp_servers.schemas.judging import DEEPEST, Cost, Judgement, read
@@ -102,11 +103,19 @@ def bounded(arguments: Any) -> Size:
     size = measure(arguments, most=MOST_VALUES, deepest=DEEPEST)
     if size.depth > DEEPEST:
         raise invalid(
-            Complaint("$", f"The arguments are nested deeper than {DEEPEST}.", "Flatten them.")
+            Complaint(
+                "$",
+                say("The arguments are nested deeper than {deepest}.", deepest=DEEPEST),
+                "Flatten them.",
+            )
         )
     if size.values > MOST_VALUES:
         raise invalid(
-            Complaint("$", f"The arguments hold more than {MOST_VALUES} values.", "Send fewer.")
+            Complaint(
+                "$",
+                say("The arguments hold more than {most_values} values.", most_values=MOST_VALUES),
+                "Send fewer.",
+            )
         )
     if size.unreadable:
         raise invalid(

@@ -9,6 +9,7 @@ from jsonschema_specifications import REGISTRY
 from referencing import Specification
 from referencing.jsonschema import DRAFT202012, specification_with
 
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.json_paths import json_path
 from mcp_servers.schemas import dialects
@@ -74,9 +75,13 @@ def judge(schema: Any) -> Judgement:
         return Judgement("refused", "The schema is not a JSON object.")
     size = measure(schema, most=MOST_VALUES, deepest=DEEPEST)
     if size.depth > DEEPEST:
-        return Judgement("refused", f"The schema is nested deeper than {DEEPEST}.")
+        return Judgement(
+            "refused", say("The schema is nested deeper than {deepest}.", deepest=DEEPEST)
+        )
     if size.nodes > MOST_NODES or size.values > MOST_VALUES:
-        return Judgement("refused", f"The schema has more than {MOST_NODES} nodes.")
+        return Judgement(
+            "refused", say("The schema has more than {most_nodes} nodes.", most_nodes=MOST_NODES)
+        )
     if size.unreadable:
         return Judgement("refused", "The schema holds text that is not valid Unicode.")
     try:
@@ -89,7 +94,10 @@ def judge(schema: Any) -> Judgement:
     if reading.fault:
         return Judgement("refused", reading.fault)
     if size.nodes > INLINE_NODES:
-        return Judgement("confined", f"The schema has more than {INLINE_NODES} nodes.")
+        return Judgement(
+            "confined",
+            say("The schema has more than {inline_nodes} nodes.", inline_nodes=INLINE_NODES),
+        )
     if reading.confining:
         return Judgement("confined", reading.confining)
     return Judgement("inline")

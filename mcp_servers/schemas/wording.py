@@ -8,21 +8,25 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.json_paths import json_path
 from mcp_servers.schemas.dialects import additional_names
 
 _LONGEST_VALUE = 40
 _MOST_CHOICES = 12
+# Given what is complained of, what the schema says and what was sent.
+Worded = Callable[[str, Any, Any], str]
 _KINDS = {
-    "object": "an object",
-    "array": "an array",
-    "string": "text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
+    "object": say("an object"),
+    "array": say("an array"),
+    "string": say("text"),
+    "integer": say("a whole number"),
+    "number": say("a number"),
+    "boolean": say("true or false"),
     "null": "null",
 }
 
@@ -43,13 +47,10 @@ def complaint_of(error: Any) -> Complaint:
         return _missing(error, path)
     if error.validator == "additionalProperties":
         return _unknown(error, path)
-    say = _SAYINGS.get(str(error.validator))
-    if say is None:
-        expected = f"must fit the schema's `{error.validator or 'false'}`"
-    else:
-        expected = say(error.validator_value, error.instance)
-    named = f"`{path}`" if error.absolute_path else "The arguments"
-    return Complaint(path, f"{named} {expected}.", "Correct it and call again.")
+    subject: str = f"`{path}`" if error.absolute_path else say("The arguments")
+    worded = _SAYINGS.get(str(error.validator), _other(error.validator))
+    detail = worded(subject, error.validator_value, error.instance)
+    return Complaint(path, detail, "Correct it and call again.")
 
 
 def kind_of(value: Any, *, shown: bool = False) -> str:
@@ -59,11 +60,11 @@ def kind_of(value: Any, *, shown: bool = False) -> str:
     if isinstance(value, str):
         if shown and len(value) <= _LONGEST_VALUE:
             return f"`{visible(value)}`"
-        return f"text of {len(value)} characters"
+        return say("text of {count} characters", count=len(value))
     if isinstance(value, dict):
-        return f"an object of {len(value)}"
+        return say("an object of {count}", count=len(value))
     if isinstance(value, list):
-        return f"an array of {len(value)}"
+        return say("an array of {count}", count=len(value))
     return f"`{str(value)[:_LONGEST_VALUE]}`"
 
 
@@ -71,9 +72,16 @@ def _missing(error: Any, path: str) -> Complaint:
     names = [name for name in error.validator_value if name not in error.instance]
     place = json_path((*error.absolute_path, names[0])) if names else path
     listed = _listed(names)
-    verb = "is" if len(names) == 1 else "are"
-    where = f" in `{path}`" if error.absolute_path else ""
-    return Complaint(place, f"{listed} {verb} missing{where}.", f"Add {listed}.")
+    one = len(names) == 1
+    if error.absolute_path and one:
+        detail = say("{listed} is missing in `{path}`.", listed=listed, path=path)
+    elif error.absolute_path:
+        detail = say("{listed} are missing in `{path}`.", listed=listed, path=path)
+    elif one:
+        detail = say("{listed} is missing.", listed=listed)
+    else:
+        detail = say("{listed} are missing.", listed=listed)
+    return Complaint(place, detail, say("Add {listed}.", listed=listed))
 
 
 def _unknown(error: Any, path: str) -> Complaint:
@@ -81,51 +89,87 @@ def _unknown(error: Any, path: str) -> Complaint:
     known = list(error.schema.get("properties", {}))
     place = json_path((*error.absolute_path, names[0])) if names else path
     close = get_close_matches(names[0][:64], known[:200], n=1) if names else []
+    remedy: str = "Leave it out; nothing may stand here."
     if close:
-        remedy = f"Did you mean `{visible(close[0], 64)}`?"
+        remedy = say("Did you mean `{close}`?", close=visible(close[0], 64))
     elif known:
-        remedy = f"Leave it out; known here: {_listed(known)}."
-    else:
-        remedy = "Leave it out; nothing may stand here."
-    verb = "is" if len(names) == 1 else "are"
-    return Complaint(place, f"{_listed(names)} {verb} not known to the tool.", remedy)
+        remedy = say("Leave it out; known here: {known}.", known=_listed(known))
+    detail = say("{listed} are not known to the tool.", listed=_listed(names))
+    if len(names) == 1:
+        detail = say("{listed} is not known to the tool.", listed=_listed(names))
+    return Complaint(place, detail, remedy)
 
 
-def _type(expected: Any, value: Any) -> str:
+def _type(subject: str, expected: Any, value: Any) -> str:
     kinds = [expected] if isinstance(expected, str) else list(expected)
-    named = " or ".join(_KINDS.get(kind, str(kind)) for kind in kinds)
-    return f"must be {named}, not {kind_of(value)}"
+    words = [_KINDS.get(kind, str(kind)) for kind in kinds]
+    named = words[0] if len(words) == 1 else " or ".join(words)
+    return say(
+        "{subject} must be {kinds}, not {kind}.", subject=subject, kinds=named, kind=kind_of(value)
+    )
 
 
-def _enum(choices: Any, value: Any) -> str:
-    return f"must be one of {_listed(choices)}, not {kind_of(value, shown=True)}"
+def _enum(subject: str, choices: Any, value: Any) -> str:
+    listed, shown = _listed(choices), kind_of(value, shown=True)
+    if len(choices) == 1:
+        return say(
+            "{subject} must be {kinds}, not {kind}.", subject=subject, kinds=listed, kind=shown
+        )
+    return say(
+        "{subject} must be one of {listed}, not {kind}.", subject=subject, listed=listed, kind=shown
+    )
 
 
-def _bound(words: str) -> Callable[[Any, Any], str]:
-    return lambda limit, value: f"{words.format(limit)}, not {kind_of(value)}"
+def _bound(words: Callable[..., str]) -> Worded:
+    return lambda subject, limit, value: words(subject=subject, limit=limit, kind=kind_of(value))
 
 
-_SAYINGS: dict[str, Callable[[Any, Any], str]] = {
+def _other(rule: Any) -> Worded:
+    words = partial(say, "{subject} must fit the schema's `{rule}`.", rule=rule or "false")
+    return lambda subject, said, value: words(subject=subject)
+
+
+def _plain(words: Callable[..., str]) -> Worded:
+    return lambda subject, said, value: words(subject=subject)
+
+
+_SAYINGS: dict[str, Worded] = {
     "type": _type,
     "enum": _enum,
-    "const": lambda only, value: f"must be {_listed([only])}, not {kind_of(value, shown=True)}",
-    "pattern": lambda pattern, value: f"must match the pattern `{visible(str(pattern), 100)}`",
-    "minimum": _bound("must be at least {}"),
-    "maximum": _bound("must be at most {}"),
-    "exclusiveMinimum": _bound("must be more than {}"),
-    "exclusiveMaximum": _bound("must be less than {}"),
-    "multipleOf": _bound("must be a multiple of {}"),
-    "minLength": _bound("must have at least {} characters"),
-    "maxLength": _bound("must have at most {} characters"),
-    "minItems": _bound("must have at least {} items"),
-    "maxItems": _bound("must have at most {} items"),
-    "uniqueItems": lambda _, value: "must not hold the same item twice",
-    "minProperties": _bound("must have at least {} properties"),
-    "maxProperties": _bound("must have at most {} properties"),
-    "anyOf": lambda options, value: f"must fit one of {len(options)} forms, and fits none",
-    "oneOf": lambda options, value: f"must fit exactly one of {len(options)} forms",
-    "not": lambda _, value: "must not fit a form that the schema excludes",
-    "contains": lambda _, value: "must hold an item that the schema asks for",
+    "const": lambda subject, only, value: _enum(subject, [only], value),
+    "pattern": lambda subject, pattern, value: say(
+        "{subject} must match the pattern `{pattern}`.",
+        subject=subject,
+        pattern=visible(str(pattern), 100),
+    ),
+    "minimum": _bound(partial(say, "{subject} must be at least {limit}, not {kind}.")),
+    "maximum": _bound(partial(say, "{subject} must be at most {limit}, not {kind}.")),
+    "exclusiveMinimum": _bound(partial(say, "{subject} must be more than {limit}, not {kind}.")),
+    "exclusiveMaximum": _bound(partial(say, "{subject} must be less than {limit}, not {kind}.")),
+    "multipleOf": _bound(partial(say, "{subject} must be a multiple of {limit}, not {kind}.")),
+    "minLength": _bound(
+        partial(say, "{subject} must have at least {limit} characters, not {kind}.")
+    ),
+    "maxLength": _bound(
+        partial(say, "{subject} must have at most {limit} characters, not {kind}.")
+    ),
+    "minItems": _bound(partial(say, "{subject} must have at least {limit} items, not {kind}.")),
+    "maxItems": _bound(partial(say, "{subject} must have at most {limit} items, not {kind}.")),
+    "uniqueItems": _plain(partial(say, "{subject} must not hold the same item twice.")),
+    "minProperties": _bound(
+        partial(say, "{subject} must have at least {limit} properties, not {kind}.")
+    ),
+    "maxProperties": _bound(
+        partial(say, "{subject} must have at most {limit} properties, not {kind}.")
+    ),
+    "anyOf": lambda subject, forms, value: say(
+        "{subject} must fit one of {forms} forms, and fits none.", subject=subject, forms=len(forms)
+    ),
+    "oneOf": lambda subject, forms, value: say(
+        "{subject} must fit exactly one of {forms} forms.", subject=subject, forms=len(forms)
+    ),
+    "not": _plain(partial(say, "{subject} must not fit a form that the schema excludes.")),
+    "contains": _plain(partial(say, "{subject} must hold an item that the schema asks for.")),
 }
 
 

@@ -30,8 +30,8 @@ from bonobot.lib.runtime import runtime
 from bonobot.notices.channels import ChannelSpec, save_channel
 from bonobot.notices.models import Notice
 from bonobot.notices.writing import Subject, row
-from bonobot.tenancy import issuers
-from bonobot.tenancy.models import Issuer, Membership, Organization, User
+from bonobot.tenancy import issuers, providers
+from bonobot.tenancy.models import Issuer, Membership, Organization, Provider, User
 from bonobot.tenancy.principals import Principal, cli_principal, principal_for_user
 from bonobot.tenancy.roles import Role
 from mcp_servers.approval import approve
@@ -106,6 +106,12 @@ def notice(where: Organization, name: str = "Pager") -> Notice:
 def issuer(where: Organization, url: str, name: str = "Login", **more: Any) -> Issuer:
     """Take the tokens of an issuer; its name and its URL belong to no other."""
     return issuers.add(administrator(where), name=name, url=url, **more)
+
+
+def provider(where: Organization, url: str, name: str = "Login", **more: Any) -> Provider:
+    """Let people sign in at an identity provider."""
+    said = {"client_id": "bonobot"} | more
+    return providers.add(administrator(where), name=name, url=url, **said)
 
 
 def ready(where: Organization, server: Server, *agents: Agent) -> Server:

@@ -109,7 +109,7 @@ def test_a_page_costs_two_queries(boss, helper, workshop, django_assert_num_quer
     text = PolicyText("all", ask=(LOUD,))
     for _ in range(2):  # the first one names the tools, so the second one reads the snapshot anew
         replay(boss, helper, text)
-    rules = 9  # what names of tools mean
+    rules = 3  # what names of tools mean
     with django_assert_num_queries(1 + rules + 2):
         assert replay(boss, helper, text).rows == 20
     history(helper, 200, workshop, "echo")

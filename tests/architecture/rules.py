@@ -4,6 +4,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from tests.architecture.sources import Source, Violation, within
+from tests.wording import glued
 
 # From the bottom up; the longest prefix decides. Whatever else is in `bonobot` is wiring, on top.
 LAYERS = (
@@ -66,6 +67,7 @@ POOL = ("mcp_servers.connections.pool", "mcp_servers.connections.connections")
 CALLERS = (
     *("agents.calls", "mcp_servers.connections", "mcp_servers.discovery", "mcp_servers.health"),
     "agents.remote_tasks",  # it asks about tasks of calls that went through the door
+    "mcp_servers.feeds",  # it listens, and calls nothing
     "mcp_servers.stopping",  # it closes, and calls nothing
     "mcp_servers.watching",  # it listens, and calls nothing
 )
@@ -75,12 +77,14 @@ HTTP = (
     *("requests", "urllib.request", "urllib3"),
 )
 EGRESS = "bonobot.lib.egress"
+ROW_LOCKS = "bonobot.lib.row_locks"
 # These take a client or a socket that egress made: they may name its types, but not make one.
 HTTP_USERS = (
     *("mcp_servers.connections", "mcp_servers.oauth", "mcp_servers.presets.resolving"),
     *("mcp_servers.openapi.fetching", "mcp_servers.openapi.surveying", "bonobot.lib.knocking"),
     *("agents.llm", "agents.builtin_tools.fetching", "bonobot.lib.streams", "bonobot.lib.tunnels"),
     *("bonobot.notices.webhooks", "bonobot.lib.well_known", "bonobot.tenancy.keyrings"),
+    *("bonobot.authority.documents", "bonobot.tenancy.openid"),
 )
 MAKERS = frozenset(
     {"AsyncClient", "Client", "AsyncHTTPTransport", "HTTPTransport", "AsyncConnectionPool"}
@@ -189,11 +193,12 @@ def banned_calls(sources: Iterable[Source]) -> Iterator[Violation]:
         for name, line in source.calls():
             if remedy := BANNED_CALLS.get(name):
                 yield Violation(source.module, line, f"calls `{name}`: {remedy}")
-            elif name.endswith(".select_for_update"):
+            elif name.endswith(".select_for_update") and not source.inside(ROW_LOCKS):
                 yield Violation(
                     source.module,
                     line,
-                    "`select_for_update` locks nothing on SQLite: claim by a conditional UPDATE",
+                    "`select_for_update` locks nothing on SQLite: claim by a conditional UPDATE; "
+                    f"`{ROW_LOCKS}` says in which order writers wait",
                 )
 
 
@@ -231,6 +236,14 @@ def long_functions(sources: Iterable[Source]) -> Iterator[Violation]:
                     )
 
 
+def untranslatable_words(sources: Iterable[Source]) -> Iterator[Violation]:
+    """Find texts of problems, reasons and remedies that are no constants, nor made by `say`."""
+    for source, node in glued(tuple(sources)):
+        yield Violation(
+            source.module, node.lineno, f"says {ast.unparse(node)[:80]}: use `say` and named values"
+        )
+
+
 RULES: tuple[Callable[[Iterable[Source]], Iterable[Violation]], ...] = (
     upward_arrows,
     impure_decisions,
@@ -241,6 +254,7 @@ RULES: tuple[Callable[[Iterable[Source]], Iterable[Violation]], ...] = (
     banned_calls,
     long_modules,
     long_functions,
+    untranslatable_words,
 )
 
 

@@ -185,6 +185,11 @@ def test_a_banned_call_is_found(text: str) -> None:
     assert not texts(rules.banned_calls([Source("agents.sessions.loop", "import asyncio")]))
 
 
+def test_rows_are_locked_in_one_place() -> None:
+    text = "rows = Server.objects.filter(a=1).select_for_update()"
+    assert not texts(rules.banned_calls([Source("bonobot.lib.row_locks", text)]))
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -10,6 +10,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from django.conf import settings
+from oauth2_provider.models import Application
 from redis import Redis
 
 from agents.models import ModelEndpoint
@@ -25,6 +26,7 @@ from mcp_servers.presets.own import PresetSpec, add_preset
 from mcp_servers.presets.using import spec_from
 from mcp_servers.registration import add
 from tests.agents import casting
+from tests.bonobot.authority.program import REDIRECT, Program
 
 URL = "https://mcp.example.com/mcp"
 KINDS = (
@@ -109,11 +111,44 @@ def stock(acme: Organization, canaries: dict[str, str]) -> list[Server]:
         secret=canaries["webhook secret"],
     )
     User.objects.create_user("canary", password=canaries["password"])
+    canaries |= let_in(acme)
     _row, token = issue(boss, name="canary", role=Role.MEMBER)
     canaries["private key"] = "".join(pem.splitlines()[1:-1])
     canaries["our token"] = token.rpartition("_")[2] if token.count("_") == 2 else token[17:]
     canaries["pepper"] = next(iter(settings.BONOBOT_TOKEN_PEPPERS.values()))
     return made
+
+
+LET_IN = {"answer": "allow", "role": "operator", "scopes": ["mcp:agents"]}
+
+
+def let_in(acme: Organization) -> dict[str, str]:
+    """Have a program let in; return the secrets of what it holds: each text's part behind its key.
+
+    Beside them a code that waits to be fetched, and the secret of a program that has one.
+    """
+    person = User.objects.get(pk=casting.person(acme, Role.OPERATOR, f"olga-{acme.slug}").id)
+    program, here = Program(person), {"resource": f"{settings.BONOBOT_URL}/mcp"}
+    spent = program.code(LET_IN, scope="mcp:agents", **here)
+    texts = program.exchange(spent, **here).json()
+    waiting = program.code(LET_IN, scope="mcp:agents", **here)
+    found = {
+        "code": waiting,
+        "spent code": spent,
+        "access token": texts["access_token"],
+        "refresh token of a program": texts["refresh_token"],
+    }
+    secret = f"{secrets.token_urlsafe(24)}+/="
+    Application.objects.create(
+        name="Confidential",
+        client_id="confidential",
+        client_type=Application.CLIENT_CONFIDENTIAL,
+        authorization_grant_type=Application.GRANT_AUTHORIZATION_CODE,
+        redirect_uris=REDIRECT,
+        client_secret=secret,
+    )
+    behind = {kind: text.split("_", 2)[2] for kind, text in found.items()}
+    return behind | {"secret of a program": secret}
 
 
 @contextmanager

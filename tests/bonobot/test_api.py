@@ -236,6 +236,19 @@ def test_a_filter_that_can_not_be_read_is_named(owner):
     assert (answer.status, answer.json["field"]) == (400, "since")
 
 
+@pytest.mark.parametrize("text", ["yes", "1", "null", ""])
+def test_a_yes_or_no_that_is_neither_is_refused(owner, text):
+    answer = owner.get(f"agents?enabled={text}")
+    assert (answer.status, answer.json["field"]) == (400, "enabled")
+
+
+def test_an_empty_filter_is_no_filter_for_texts_only(acme, owner):
+    casting.agent(acme)
+    assert len(owner.get("agents?q=").json["results"]) == 1
+    answer = owner.get("sessions?since=")
+    assert (answer.status, answer.json["field"]) == (400, "since")
+
+
 # -- errors --------------------------------------------------------------------------------------
 
 

@@ -13,22 +13,17 @@ from uuid import uuid4
 import pytest
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from agents.evaluation.recordings import record
-from agents.evaluation.replays import Change, replay
-from agents.llm.port import Picture
 from agents.models import Agent, Approval, ModelEndpoint, Session, SessionGrant
-from agents.pictures import keep
-from agents.skills.keeping import SkillSpec, save_skill
-from agents.workflows.starting import run_workflow
 from bonobot import api
 from bonobot.ledger.models import AuditRow
 from bonobot.notices.models import Channel, Notice
 from bonobot.tenancy.api.resources import Resource, actions_of
 from bonobot.tenancy.models import Organization, Token
 from bonobot.tenancy.roles import Role, may
-from mcp_servers.models import Definition, Preset, Server
+from mcp_servers.models import Definition, Server
 from tests import desk, rest
 from tests.agents import casting
+from tests.inventory import everything
 
 pytestmark = pytest.mark.django_db
 
@@ -65,65 +60,6 @@ def filled(route: str, values: dict[str, str]) -> str:
     return re.sub(r"<str:(\w+)>", lambda found: values[found[1]], route)
 
 
-def everything(where: Organization) -> dict[str, str]:
-    """Make one of everything that an address can name, and return their ids by the parts' names."""
-    agent = casting.agent(where)
-    server = Server.objects.create(
-        organization=where, scope_id=agent.pk, name="s", slug="s", transport_type="http"
-    )
-    agent.bindings.create(organization=where, server=server)
-    member = casting.person(where, Role.MEMBER)
-    preset = Preset.objects.create(
-        organization=where, slug="ours", name="Ours", transport_type="http"
-    )
-    agent.members.set([member.id])
-    definition = Definition.objects.create(
-        organization=where, server=server, kind="tool", name="one", payload={}, digest="d"
-    )
-    rest.as_role(where, Role.AUDITOR)
-    note = agent.notes.create(organization=where, title="one", text="Something.")
-    skill = save_skill(
-        casting.administrator(where), SkillSpec(name="tell", text="Hello", agents=[agent.slug])
-    )
-    workflow = casting.workflow(agent)
-    run = run_workflow(casting.administrator(where), workflow, {})
-    recording = record(casting.administrator(where), casting.rested_session(agent))
-    replayed = replay(casting.administrator(where), recording, Change())
-    notice = casting.notice(where)
-    session, approval = casting.waiting_session(agent, "hello")
-    grant = session.grants.create(
-        organization=where, agent=agent, own_name="one", label="one", granted_by="anna"
-    )
-    (image,) = keep(where.pk, [Picture("image/png", b"GIF89a" + where.pk.bytes)])
-    session.steps.create(seq=99, kind="notice", state="done", payload={"images": [image]})
-    return {
-        "sha256": image["sha256"],
-        "agent_id": str(agent.pk),
-        "server_id": str(server.pk),
-        "definition_id": str(definition.pk),
-        "session_id": str(session.pk),
-        "approval_id": str(approval.pk),
-        "question_id": str(casting.asked(session, server).pk),
-        "grant_id": str(grant.pk),
-        "endpoint_id": str(ModelEndpoint.objects.get(organization=where).pk),
-        "token_id": str(Token.objects.filter(organization=where).first().pk),
-        "issuer_id": str(casting.issuer(where, f"https://{where.slug}.example.com").pk),
-        "workflow_id": str(workflow.pk),
-        "run_id": str(run.pk),
-        "recording_id": str(recording.pk),
-        "replay_id": str(replayed.pk),
-        "trigger_id": str(casting.trigger(workflow).pk),
-        "skill_id": str(skill.pk),
-        "note_id": str(note.pk),
-        "channel_id": str(notice.channel_id),
-        "notice_id": str(notice.pk),
-        "audit_id": str(AuditRow.objects.filter(organization_id=where.pk).first().pk),
-        "name": "mcp_s_one",
-        "user_id": member.id,
-        "preset_id": str(preset.pk),
-    }
-
-
 @pytest.fixture
 def acme() -> Organization:
     return casting.organization()
@@ -142,9 +78,14 @@ OPEN = {
     "api/": "every other address below /api/, which is missing",
     "oauth/callback": "named by a state that is bound to the person who began",
     "oauth/client-metadata.json": "what we are to authorization servers",
+    ".well-known/oauth-authorization-server": "what we are to programs that ask people in",
+    "oauth/authorize": "of whoever is signed in; tests/bonobot/authority",
+    "oauth/token": "named by a code or a token of the program; tests/bonobot/authority",
+    "oauth/revoke": "named by a token of the program; tests/bonobot/authority",
+    "oauth/register": "of nobody's things; tests/bonobot/authority",
     "healthz": "whether the process lives",
     "readyz": "whether the installation can work, of nobody's things",
-    "language/setlang/": "a cookie of the browser's",
+    "language/setlang/": "a cookie of the browser's, and one's own profile",
     "api/hooks/<str:hook_id>": "opened by a trigger's own secret; all else answers 401 alike",
 }
 # One address outside of both tables names a thing of an organization.

@@ -1,12 +1,15 @@
 """The OpenAPI document: complete, valid, and true to its own examples."""
 
 import io
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 
+from bonobot.tenancy.api.choosing import PART_JSON
+from bonobot.tenancy.api.schema import ANSWERS
 from tests import rest
 
 WRITES = ("post", "put", "patch", "delete")
@@ -64,6 +67,41 @@ def test_every_body_has_an_example():
         if "requestBody" in operation:
             bodies = [place for place, _ in examples(operation) if place[0] == "requestBody"]
             assert bodies, f"{method} {path}"
+
+
+def test_every_list_and_object_that_is_read_has_an_example():
+    lacking = {
+        content["schema"]["$ref"].rpartition("/")[2]
+        for _, method, operation in operations()
+        for content in operation["responses"].get("200", {}).get("content", {}).values()
+        if method == "get" and "$ref" in content["schema"] and "examples" not in content
+    }
+    assert not lacking, "add them to bonobot/tenancy/api/answers.json"
+
+
+def test_the_examples_of_answers_are_whole_and_of_what_there_is():
+    schemas = rest.document()["components"]["schemas"]
+    for name, example in json.loads(ANSWERS.read_text(encoding="utf-8")).items():
+        assert set(example) == set(schemas[name]["properties"]), name
+
+
+def test_every_list_says_how_it_is_ordered_and_every_answer_what_can_be_chosen():
+    for path, method, operation in operations():
+        answers = operation["responses"].get("200", {}).get("content", {})
+        ref = answers.get("application/json", {}).get("schema", {}).get("$ref", "")
+        if method != "get" or not ref:
+            continue
+        names = {parameter["name"] for parameter in operation["parameters"]}
+        assert ("ordering" in names) == ("/Paginated" in ref), path
+        assert "fields" in names, path
+        assert PART_JSON in answers, path
+
+
+def test_bodies_are_closed_and_answers_are_open():
+    for name, schema in rest.document()["components"]["schemas"].items():
+        if schema.get("type") == "object" and "properties" in schema:
+            closed = schema.get("additionalProperties") is False
+            assert closed == (name.endswith("Request") and name != "Request"), name
 
 
 def test_every_write_takes_an_idempotency_key():

@@ -33,7 +33,7 @@ from agents.models import ModelEndpoint
 from bonobot.celery import app
 from bonobot.lib.logs import JSONFormatter, TextFormatter
 from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
+from bonobot.tenancy.models import Organization, User
 from bonobot.tenancy.roles import Role
 from bonobot.tenancy.tokens import issue
 from mcp_servers.configuration import ServerSpec
@@ -45,7 +45,18 @@ from tests import desk, rest
 from tests.agents import casting
 from tests.agents.conftest import WORKSHOP
 from tests.bonobot import test_admin, test_api_matrix
-from tests.bonobot.canaries import KINDS, fresh, in_redis, leaks, listening, needles, stock
+from tests.bonobot.authority.program import Program
+from tests.bonobot.canaries import (
+    KINDS,
+    LET_IN,
+    fresh,
+    in_redis,
+    leaks,
+    let_in,
+    listening,
+    needles,
+    stock,
+)
 from tests.bonobot.cli.filled import CALLS
 from tests.eventually import eventually
 
@@ -145,6 +156,33 @@ def test_a_call_takes_no_secret_into_logs_rows_or_another_servers_process(acme, 
     found |= {f"table {name}": leaks(text, sought) for name, text in dumped()}
     assert "It broke off" in written.getvalue()
     assert not {place: kinds for place, kinds in found.items() if kinds}
+
+
+def test_letting_a_program_in_takes_no_secret_into_logs_rows_or_pages(acme):
+    with logged() as written:
+        found = needles(let_in(acme))
+        program = Program(User.objects.get(username="olga-acme"))
+        here = {"resource": f"{settings.BONOBOT_URL}/mcp"}
+        code = program.code(LET_IN, scope="mcp:agents", **here)
+        texts = program.exchange(code, **here).json()
+        again = program.refresh(texts["refresh_token"]).json()
+        assert program.exchange(code, **here).status_code == 400  # which ends what it was for
+        assert program.refresh(again["refresh_token"]).status_code == 400
+        program.revoke(again["access_token"])
+        logging.getLogger("bonobot").info("It was let in.")
+    mine = [code, *(one[name] for one in (texts, again) for name in TEXTS)]
+    sought = found | needles({f"text {n}": one.split("_", 2)[2] for n, one in enumerate(mine)})
+    places = {f"table {name}": leaks(text, sought) for name, text in dumped()}
+    places |= {"log": leaks(written.getvalue(), sought)}
+    owner, person = desk.sit(acme, None), desk.Desk(User.objects.get(username="olga-acme"))
+    pages = {name: owner.get(name) for name in ("programs", "tenancy_token_changelist")}
+    pages["let_in"] = person.get("let_in")
+    pages["audit"] = owner.get("ledger_auditrow_changelist")
+    pages["REST"] = person.client.get("/api/let-in").content.decode()
+    places |= {name: leaks(page, sought) for name, page in pages.items()}
+    assert "IDE" in pages["programs"]
+    assert "It was let in." in written.getvalue()
+    assert not {place: kinds for place, kinds in places.items() if kinds}
 
 
 def test_no_answer_to_a_write_shows_a_secret(acme, pool, canaries):
@@ -269,6 +307,7 @@ def test_no_key_and_no_value_in_redis_holds_a_secret(acme, pool, canaries, worke
     assert found == []
 
 
+TEXTS = ("access_token", "refresh_token")
 SENT = {"sent": f"{secrets.token_urlsafe(24)}+/="}
 SECRET_MEMBERS = frozenset(
     {"token", "key", "api_key", "password", "secret", "client_secret", "Authorization", "value"}

@@ -195,6 +195,19 @@ def test_a_box_is_looked_at_though_the_database_is_away(monkeypatch: pytest.Monk
     assert set(states(diagnosis.boxes).values()) == {"warning"}
 
 
+def test_another_package_of_our_names_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(diagnosis.packages()) == []
+    about = tmp_path / "openai_agents-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: openai-agents\nVersion: 1.0\n")
+    (about / "top_level.txt").write_text("agents\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    [found] = diagnosis.packages()
+    assert (found.state, "openai-agents" in found.detail) == ("failed", True)
+
+
 def test_every_finding_that_is_not_ok_says_what_to_do(db: None) -> None:
     assert all(finding.fix for finding in diagnosis.diagnose() if finding.state != "ok")
 

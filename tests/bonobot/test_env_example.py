@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from bonobot.lib import interpreter
 from tests.processes import ROOT
 
 LISTED = re.compile(r"^#([A-Z_]+)=(.*)$", re.MULTILINE)
@@ -60,4 +61,4 @@ def test_the_listed_values_are_the_defaults(loaded: Any) -> None:
 
 def test_the_listed_launchers_are_the_defaults(loaded: Any) -> None:
     found = loaded()["settings"]["BONOBOT_LAUNCHERS"]
-    assert [*listed()["BONOBOT_LAUNCHERS"].split(","), sys.executable] == found
+    assert [*listed()["BONOBOT_LAUNCHERS"].split(","), *interpreter.names()] == found

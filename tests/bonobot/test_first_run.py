@@ -10,7 +10,7 @@ from bonobot.tenancy.models import FirstRun, Organization
 from bonobot.tenancy.roles import Role
 from mcp_servers.approval import approve
 from mcp_servers.models import Server
-from tests import desk
+from tests import desk, rest
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db
@@ -141,3 +141,19 @@ def test_servers_are_added_by_every_way_and_lead_back(acme: Organization) -> Non
     assert Server.objects.get().name == "docs"
     page = seat.get("first_run", step="connect", connect=Server.objects.get().pk)
     assert "data-connect" in page
+
+
+def test_programs_skip_and_hide_like_people(acme: Organization) -> None:
+    operator = rest.as_role(acme, Role.OPERATOR)
+    found = operator.get("first-run").json
+    assert [step["slug"] for step in found["steps"]][:2] == ["connect", "approve"]
+    assert (found["next"], found["hidden"]) == ("connect", False)
+    said = operator.patch("first-run", {"hidden": True, "skipped": ["connect"]}).json
+    assert (said["next"], said["hidden"]) == ("approve", True)
+    said = operator.patch("first-run", {"skipped": []}).json
+    assert (said["next"], said["hidden"]) == ("connect", True)
+    wrong = operator.patch("first-run", {"skipped": ["nothing"]})
+    assert (wrong.status, wrong.code) == (400, "invalid")
+    auditor = rest.as_role(acme, Role.AUDITOR)
+    assert auditor.get("first-run").status == 403
+    assert auditor.patch("first-run", {"hidden": False}).status == 403

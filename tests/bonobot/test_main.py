@@ -8,6 +8,7 @@ import pytest
 
 from bonobot import __main__ as command
 from bonobot.lib import runtime
+from tests.processes import environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -49,3 +50,33 @@ def test_it_is_the_same_from_a_checkout_and_as_a_module(start: list[str]) -> Non
     assert found.returncode == 1
     assert "Unknown command: 'no_such_command'" in found.stderr
     assert ("bonobot help" if "-m" in start else "manage.py help") in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("kept", "code", "said"),
+    [
+        (b"", "database_unavailable", "bonobot migrate"),
+        (b"no database " * 99, "database_unavailable", "doctor"),
+        (None, "settings_wrong", "DATABASE_URL"),
+    ],
+    ids=["not migrated", "spoilt", "in no folder"],
+)
+def test_a_database_that_cannot_be_used_is_told_without_a_traceback(
+    tmp_path: Path, kept: bytes | None, code: str, said: str
+) -> None:
+    file = tmp_path / ("x.sqlite3" if kept is not None else "nowhere/x.sqlite3")
+    if kept is not None:
+        file.write_bytes(kept)
+    found = subprocess.run(
+        [sys.executable, "-m", "bonobot", "mcp", "list"],
+        cwd=ROOT,
+        env=environment({"DATABASE_URL": f"sqlite:///{file}"}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert found.returncode == 1
+    assert found.stderr.startswith(f"{code}: ")
+    assert said in found.stderr
+    assert "Traceback" not in found.stderr

@@ -34,6 +34,7 @@ def beat(monkeypatch):
     """Return a scheduler that leaves the test's own connection open."""
     monkeypatch.setattr("django_celery_beat.schedulers.close_old_connections", lambda: None)
     made = Schedules(app)
+    assert made.schedule  # read, as by the first tick of one that leads
     yield made
     made._finalize.cancel()  # it would write at the end of the process, where no table is left
 
@@ -176,8 +177,10 @@ def test_beat_outlives_a_database_that_is_away(beat, monkeypatch):
 
     monkeypatch.setattr("bonobot.beat.sync", away)
     assert set(beat.all_as_schedule()) == before
+    fresh = Schedules(app)  # it has none to go by
     with pytest.raises(OperationalError):
-        Schedules(app)
+        _ = fresh.schedule
+    fresh._finalize.cancel()
 
 
 def test_the_doctor_knows_beat_by_what_it_wrote(boss):

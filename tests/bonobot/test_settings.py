@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
+from bonobot import queues
 from bonobot.celery import app
+from bonobot.lib import interpreter
 from bonobot.lib.keys import make_field_key, make_signing_key
 
 FILE = Path(__file__).parents[2] / "bonobot" / "settings.py"
@@ -151,7 +153,7 @@ def test_every_setting_may_come_from_a_file(var: Path, monkeypatch: pytest.Monke
 def test_our_own_interpreter_can_always_start_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"npx", "uvx", "docker", sys.executable} <= set(loaded()["BONOBOT_LAUNCHERS"])
     monkeypatch.setenv("BONOBOT_LAUNCHERS", "podman")
-    assert loaded()["BONOBOT_LAUNCHERS"] == ("podman", sys.executable)
+    assert loaded()["BONOBOT_LAUNCHERS"] == ("podman", *interpreter.names())
 
 
 @pytest.mark.parametrize(
@@ -213,14 +215,14 @@ def test_messages_are_nudges_that_carry_no_result() -> None:
 @pytest.mark.parametrize(
     ("task", "queue"),
     [
-        ("mcp_servers.tasks.check_due", "discovery"),
-        ("agents.tasks.sweep", "default"),
+        ("mcp_servers.tasks.check_due", "health"),
+        ("agents.tasks.sweep", "sweeps"),
         ("agents.tasks.run_session", "sessions"),
-        ("elsewhere.tasks.any", "default"),
+        ("elsewhere.tasks.any", "sweeps"),
     ],
 )
 def test_a_message_goes_to_one_queue_only(task: str, queue: str) -> None:
     options = app.amqp.router.route({}, task)
     bound = {(q.exchange.name, q.routing_key) for q in app.amqp.queues.values()}
     assert options["queue"].name == queue
-    assert len(bound) == 3
+    assert len(bound) == len(queues.NAMES)

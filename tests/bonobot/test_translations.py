@@ -70,3 +70,27 @@ def test_a_choice_goes_before_the_language_of_the_browser() -> None:
 def test_a_language_that_is_not_spoken_here_gets_english() -> None:
     page = Client().get(reverse("admin:login"), headers={"accept-language": "fr"})
     assert b"Log in" in page.content
+
+
+@pytest.mark.django_db
+def test_what_is_refused_is_told_in_german_and_stored_in_english() -> None:
+    acme = casting.organization()
+    client = desk.sit(acme, Role.OWNER).client
+    said = {"accept-language": "de"}
+    page = client.post(reverse("admin:mcp_servers_server_paste"), {"text": '{"x": '}, headers=said)
+    assert "Der Text endet zu früh" in page.content.decode()
+    refused = client.post("/api/presets", {}, content_type="application/json", headers=said).json()
+    assert refused["code"] == "invalid"
+    assert refused["remedy"].startswith("Berichtige es")
+    missing = client.get("/api/agents/nobody", headers=said).json()
+    english = client.get("/api/agents/nobody", headers={"accept-language": "en"}).json()
+    assert missing["code"] == english["code"]
+    assert missing["detail"] != english["detail"]
+    server = desk.web_server(acme, "web")
+    why = "`web` could not be reached: it did not answer in time."
+    type(server).objects.filter(pk=server.pk).update(status="error", status_detail=why)
+    here = reverse("admin:mcp_servers_server_change", args=[server.pk])
+    assert "war nicht zu erreichen: er antwortete nicht rechtzeitig." in (
+        client.get(here, headers=said).content.decode()
+    )
+    assert "could not be reached" in client.get(here).content.decode()

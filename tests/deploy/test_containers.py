@@ -21,7 +21,7 @@ DEPLOY = ROOT / "deploy"
 BIN = Path(sys.executable).parent
 BASE = DEPLOY / "kubernetes" / "kustomization.yaml"
 MANIFESTS = sorted({*BASE.parent.glob("*.yaml")} - {BASE})
-IMAGE_EXTRAS = ("postgres", "redis", "otel", "anthropic", "bedrock", "google")
+IMAGE_EXTRAS = ("postgres", "redis", "otel", "anthropic", "bedrock", "google", "oauth")
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)", re.MULTILINE)
 
 
@@ -97,10 +97,10 @@ def test_pods_run_without_rights_and_write_to_their_volumes_only() -> None:
         assert mounted == {one["name"] for one in found["volumes"]}
 
 
-def test_beat_is_one_and_never_two() -> None:
+def test_a_second_beat_stands_by() -> None:
     (beat,) = (one for one in documents() if one["metadata"]["name"] == "bonobot-beat")
-    assert (beat["spec"]["replicas"], beat["spec"]["strategy"]) == (1, {"type": "Recreate"})
-    assert "replicas" not in compose()["services"]["beat"].get("deploy", {})
+    assert beat["spec"]["replicas"] == 2
+    assert compose()["services"]["beat"]["deploy"]["replicas"] == 2
 
 
 def test_the_secrets_that_are_read_are_the_ones_that_are_made(tmp_path: Path) -> None:

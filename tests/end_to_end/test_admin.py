@@ -115,7 +115,7 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
 ) -> None:
     process, url = everything
     add_by_pasting(anna, url)
-    anna.get_by_role("link", name="Read and approve").click(timeout=PATIENCE_MS)
+    anna.get_by_role("link", name="Read and approve").first.click(timeout=PATIENCE_MS)
     anna.get_by_role("button", name="Approve these").click()
     expect(anna.locator("body")).to_contain_text("were approved")
 

@@ -1,11 +1,9 @@
 """From an empty organization to an agent that used a tool, in a real browser, large and small."""
 
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -14,12 +12,11 @@ from bonobot.ledger.models import AuditRow
 from bonobot.tenancy.models import Membership, User
 from bonobot.tenancy.roles import Role
 from tests.agents import casting
+from tests.browser import DESK, PHONE, picture
 from tests.processes import Process
 
 pytestmark = [pytest.mark.browser, pytest.mark.worker]
 PATIENCE_MS = 60_000
-DESK = {"width": 1280, "height": 900}
-PHONE = {"width": 375, "height": 812}
 CONFIGURATION = {
     "mcpServers": {"time": {"command": sys.executable, "args": ["-m", "mcp_server_time"]}}
 }
@@ -41,23 +38,22 @@ def anna(transactional_db: None, page: Page) -> Iterator[Page]:
     assert not faults
 
 
-def look(page: Page, name: str, kept: Path) -> None:
-    """Look at the page large and small: nothing is wider than a phone. Keep both pictures."""
+def look(page: Page, name: str) -> None:
+    """Look at the page large and small: nothing is wider than a phone."""
     for size, view in (("desk", DESK), ("phone", PHONE)):
         page.set_viewport_size(view)
         width = page.evaluate("document.documentElement.scrollWidth")
         assert width <= view["width"], (name, size, width)
-        page.screenshot(path=kept / f"{name}-{size}.png", full_page=True)
+        picture(page, f"first-run-{name}-{size}")
     page.set_viewport_size(DESK)
 
 
 def test_an_empty_organization_is_led_to_an_agent_that_uses_a_tool(
-    anna: Page, worker: Process, tmp_path: Path
+    anna: Page, worker: Process
 ) -> None:
-    kept = Path(os.environ.get("TEST_SCREENSHOTS") or tmp_path)
     anna.get_by_role("link", name="Go on: Connect a server").click()
     anna.locator("textarea[name=text]").fill(json.dumps(CONFIGURATION))
-    look(anna, "connect", kept)
+    look(anna, "connect")
     anna.get_by_role("button", name="Preview").click()
     anna.get_by_role("button", name="Add and connect what is ticked").click()
     expect(anna.locator("body")).to_contain_text("2 wait for approval", timeout=PATIENCE_MS)
@@ -66,7 +62,7 @@ def test_an_empty_organization_is_led_to_an_agent_that_uses_a_tool(
     panel = anna.locator("[data-server=time]")
     panel.locator("summary", has_text="get_current_time").click()
     expect(panel).to_contain_text("IANA timezone")
-    look(anna, "approve", kept)
+    look(anna, "approve")
     panel.get_by_role("button", name="Approve these 2").click()
     expect(anna.locator("body")).to_contain_text("Nothing waits")
     anna.get_by_role("link", name="Next: Add a model").click()
@@ -77,24 +73,24 @@ def test_an_empty_organization_is_led_to_an_agent_that_uses_a_tool(
     anna.get_by_label("Allow a private").check()
     anna.get_by_role("button", name="Save and test").click()
     expect(anna.locator("body")).to_contain_text("model_unreachable", timeout=PATIENCE_MS)
-    look(anna, "model-failed", kept)
+    look(anna, "model-failed")
     anna.get_by_role("button", name="Use the offline model").click()
     expect(anna.locator("body")).to_contain_text("It answered in", timeout=PATIENCE_MS)
     anna.get_by_role("link", name=re.compile("Next: Make an agent")).click()
 
     anna.get_by_role("textbox", name="Name").fill("Clock")
     anna.get_by_role("combobox", name="Model").select_option(label="Offline")
-    look(anna, "agent", kept)
+    look(anna, "agent")
     anna.get_by_role("button", name="Make the agent").click()
     anna.get_by_label("Message").fill('/mcp_time_get_current_time {"timezone": "UTC"}')
-    look(anna, "ask", kept)
+    look(anna, "ask")
     anna.get_by_role("button", name="Run").click()
     expect(anna.locator("[data-part=state]")).to_contain_text("done", timeout=PATIENCE_MS)
     assert AuditRow.objects.get(tool_name="get_current_time").outcome == "ok"
 
     anna.goto("/admin/")
     expect(anna.locator("body")).not_to_contain_text("First steps")
-    look(anna, "dashboard", kept)
+    look(anna, "dashboard")
     anna.set_viewport_size(PHONE)
     expect(anna.get_by_role("heading", name="Busiest tools")).to_be_visible()
     anna.goto("/admin/first-run/")

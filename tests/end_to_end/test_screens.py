@@ -13,7 +13,7 @@ from bonobot.ledger.writer import writer
 from bonobot.tenancy.roles import Role
 from tests import desk
 from tests.agents import casting
-from tests.browser import open_page
+from tests.browser import DESK, PHONE, open_page, picture
 from tests.parts import NODE
 from tests.screens import ADDRESSES, address, fill
 
@@ -23,21 +23,19 @@ AXE = NODE / "node_modules" / "axe-core" / "axe.min.js"
 WCAG = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 # What a narrower window and other colours can change; the rest is the same page.
 SHAPES = ("color-contrast", "target-size", "scrollable-region-focusable", "link-in-text-block")
-DESK = {"width": 1280, "height": 900}
-PHONE = {"width": 375, "height": 812}
 JUDGE = """async (only) => (await axe.run(document, {resultTypes: ["violations"], runOnly: only}))
   .violations.filter((one) => ["serious", "critical"].includes(one.impact))
   .flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html.slice(0, 160)}`))"""
 
 
-def screens(client: Client, ids: dict[str, Any]) -> list[str]:
-    """Return the addresses that answer with a page, not with a piece, a file or another address."""
-    found = []
+def screens(client: Client, ids: dict[str, Any]) -> dict[str, str]:
+    """Return by name what answers with a page, not with a piece, a file or another address."""
+    found = {}
     for name, parameters in ADDRESSES:
         path = address(name, parameters, ids)
         answer = client.get(path)
         if answer.status_code == 200 and not answer.streaming and b"<html" in answer.content:
-            found.append(path)
+            found[name] = path
     return found
 
 
@@ -66,15 +64,17 @@ def test_axe_finds_nothing_serious_on_any_screen(
                 faults.append(f"{page.url} console: {message.text}")
 
         page.on("console", listen)
-        for path in paths:
+        for name, path in paths.items():
             page.set_viewport_size(DESK)
             page.goto(path)
             faults += [f"{path} {one}" for one in judged(page, "tag", WCAG)]
+            picture(page, f"{name}-desk")
             page.set_viewport_size(PHONE)
             page.evaluate("document.documentElement.classList.add('dark')")
             faults += [f"{path} phone {one}" for one in judged(page, "rule", SHAPES)]
             width = page.evaluate("document.documentElement.scrollWidth")
             faults += [f"{path} is {width} pixels wide"] if width > PHONE["width"] else []
+            picture(page, f"{name}-phone")
         page.emulate_media(color_scheme="dark")
         page.goto("/admin/mcp_servers/server/")
         assert page.evaluate("document.documentElement.classList.contains('dark')")

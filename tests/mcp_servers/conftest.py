@@ -7,7 +7,7 @@ import pytest
 
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.models import Organization
-from mcp_servers import staleness, watching
+from mcp_servers import reopening, staleness
 from mcp_servers.connections.pool import connections
 from mcp_servers.models import Server
 from mcp_servers.rereading import rereader
@@ -26,8 +26,8 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing that waits for its turn wait for longer than a moment."""
     monkeypatch.setattr(staleness, "INTERVAL", timedelta(seconds=0.05))
     monkeypatch.setattr(staleness, "SHARE", 0)
-    monkeypatch.setattr(watching, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(watching, "LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(reopening, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(reopening, "LONGEST_PAUSE_S", 0.1)
 
 
 async def _stop_reading() -> None:

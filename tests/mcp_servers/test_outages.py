@@ -6,6 +6,7 @@ import pytest
 import time_machine
 from django.utils import timezone
 
+from bonobot.ledger import counting
 from bonobot.ledger.actors import Actor
 from bonobot.lib.problems import Problem
 from bonobot.notices.channels import ChannelSpec, save_channel
@@ -20,7 +21,7 @@ from mcp_servers.registration import switch
 from mcp_servers.status import record_contact, record_failure
 from mcp_servers.tasks import prune_checks
 from mcp_servers.uptime import down_time
-from tests import desk, rest
+from tests import crowd, desk, rest
 from tests.agents import casting
 
 pytestmark = pytest.mark.django_db
@@ -173,12 +174,22 @@ def test_windows_count_time_calls_and_latencies(server, django_assert_num_querie
         ended_at=now - timedelta(hours=18),
     )
     server.refresh_from_db()
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(8):
         day, week, month = windows(server, recent_outages(server, now), now)
     assert (day.p50, day.p95, day.checks, day.failures) == (50, 95, 100, 0)
     assert day.uptime == pytest.approx(75)
     assert week.uptime == pytest.approx(100 * (1 - 18 / 168))
     assert (day.outages, month.outages) == (1, 1)
+
+
+def test_windows_count_calls_that_are_counted_and_those_that_are_not_yet(server):
+    where, now = server.organization, timezone.now()
+    crowd.call(where, casting.agent(where), [server], 48)  # one an hour
+    for _ in range(2):
+        day, week, month = windows(server, [], now)
+        assert 23 <= day.calls <= 25
+        assert (week.calls, month.calls) == (48, 48)
+        counting.count(where.pk)
 
 
 def test_a_time_without_a_worker_is_not_claimed_as_up(server):

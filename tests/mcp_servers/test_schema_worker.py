@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,12 +64,9 @@ async def test_large_arguments_are_checked_in_confinement() -> None:
     ids=["regular expression", "branches"],
 )
 async def test_a_check_that_never_ends_is_ended(schema: Any, arguments: Any) -> None:
-    await check(TREE, {})  # so that starting the process isn't measured
-    began = time.monotonic()
     with pytest.raises(Problem) as refused:
         await check(schema, arguments)
     assert refused.value.code == "validation_timeout"
-    assert time.monotonic() - began < 2
     await check(TREE, {"child": {}})
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from mcp_servers import staleness
 from mcp_servers.models import Server, Watch
-from mcp_servers.watching import FIRST_PAUSE_S, LONGEST_PAUSE_S, pause_s
 from tests.agents import casting
 
 
@@ -88,9 +87,3 @@ def test_a_reading_gets_a_tenth_of_the_time_at_most(took_s):
     pause = staleness.pause_after(took_s).total_seconds()
     assert pause >= 10
     assert pause >= 9.99 * took_s
-
-
-@given(st.integers(min_value=0, max_value=10_000), st.floats(min_value=0, max_value=1))
-def test_the_pause_between_streams_grows_to_its_limit(losses, luck):
-    assert FIRST_PAUSE_S / 2 <= pause_s(losses, luck) <= LONGEST_PAUSE_S
-    assert pause_s(losses, luck) <= pause_s(losses + 1, luck)

@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 
 from agents.llm.endpoints import Endpoint
 from agents.llm.port import ModelError
+from bonobot.lib.sayings import say
 
 # Of each kind: our module, what it imports, and the extra that brings it ("" is always there).
 _KINDS = {
@@ -62,9 +63,12 @@ def provider(kind: str) -> Provider:
     """Load and return the provider of a kind of endpoint; raises ModelError `provider_missing`."""
     if remedy := missing(kind):
         raise ModelError(
-            f"Endpoints of the kind `{kind}` need a library that is not installed here.",
+            say(
+                "Endpoints of the kind `{kind}` need a library that is not installed here.",
+                kind=kind,
+            ),
             code="provider_missing",
-            remedy=f"Install it where sessions run: {remedy}",
+            remedy=say("Install it where sessions run: {remedy}", remedy=remedy),
             retryable=False,
         )
     return cast(Provider, importlib.import_module(f"agents.llm.providers.{_KINDS[kind][0]}"))

@@ -16,6 +16,7 @@ from google.auth.credentials import Credentials
 
 from agents.llm.endpoints import Endpoint
 from agents.llm.port import ModelError
+from bonobot.lib.sayings import say
 
 TOKEN_URL = "https://oauth2.googleapis.com/token"  # noqa: S105 - an address
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
@@ -56,7 +57,12 @@ class ServiceAccount(Credentials):
         asked = {"grant_type": GRANT, "assertion": signed}
         answer = await self._http.post(TOKEN_URL, data=asked)
         if answer.status_code != httpx2.codes.OK:
-            raise _unusable(f"Google gave no token for it (HTTP {answer.status_code})")
+            raise _unusable(
+                say(
+                    "Google gave no token for it (HTTP {status_code})",
+                    status_code=answer.status_code,
+                )
+            )
         said = answer.json()
         self.token = said["access_token"]
         # Naive, as the library compares it.
@@ -77,7 +83,7 @@ def _read(text: str) -> dict[str, str]:
 
 def _unusable(why: str) -> ModelError:
     return ModelError(
-        f"The service account can't be used: {why}.",
+        say("The service account can't be used: {why}.", why=why),
         code="model_auth",
         remedy="Put the JSON key file of a service account into the endpoint's API key.",
         retryable=False,

@@ -16,11 +16,13 @@ from django.conf import settings
 from agents.governance.limits import charge, global_charge
 from agents.openings import written_arguments
 from agents.redaction import kept
+from agents.requests import OutcomeUnrecorded
 from bonobot.gateway.bots.tools import Tool
 from bonobot.gateway.inbound import Inbound
 from bonobot.gateway.relaying import VIA
 from bonobot.ledger.entries import Admission, Charge, Opening, Outcome, Settlement
 from bonobot.ledger.heads import generation
+from bonobot.ledger.refusals import AuditUnavailable
 from bonobot.ledger.writer import writer
 from bonobot.lib.known_secrets import masker_at_hand, read_masker
 from bonobot.lib.masking import MASK
@@ -66,7 +68,15 @@ async def audited(inbound: Inbound, tool: Tool, arguments: dict[str, Any]) -> As
             duration_ms=round((perf_counter() - began) * 1000),
             kind="bot",
         )
+        await _settled(settlement)
+
+
+async def _settled(settlement: Settlement) -> None:
+    """Settle a call; raises `OutcomeUnrecorded`: it was made, and nobody must repeat it."""
+    try:
         await writer().settle_async(settlement)
+    except AuditUnavailable as problem:
+        raise OutcomeUnrecorded(problem) from problem
 
 
 async def refused(

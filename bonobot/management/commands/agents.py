@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from bonobot.cli import agents, callees, evaluating, workspaces
+from bonobot.cli import agents, callees, evaluating, grants, held, sessions, workspaces
 from bonobot.cli.group import Group
 
 
@@ -12,5 +12,8 @@ class Command(Group):
         *agents.VERBS,
         *callees.VERBS,
         *workspaces.VERBS,
+        *sessions.VERBS,
+        *grants.VERBS,
+        *held.OF_AGENTS,
         *evaluating.VERBS,
     )

@@ -8,7 +8,7 @@ from bonobot.management.programs import beat, become
 
 
 class Command(BaseCommand):
-    help = "Send what is due: sweeps, health checks, notices. Exactly one for an installation."
+    help = "Send what is due: sweeps, health checks, notices. Of several, one leads."
     requires_system_checks: list[str] = []  # `bonobot check` is a step of its own
 
     def handle(self, **options: Any) -> None:

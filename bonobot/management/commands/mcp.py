@@ -9,6 +9,7 @@ from bonobot.cli import (
     history,
     importing,
     labels,
+    launchers,
     logs,
     offers,
     operations,
@@ -38,6 +39,7 @@ class Command(Group):
         *importing.VERBS,
         *declaring.VERBS,
         *presets.VERBS,
+        *launchers.VERBS,
         *serving.VERBS,
         *snippets.VERBS,
     )

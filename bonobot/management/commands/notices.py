@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
+from bonobot.cli import channels, notices
 from bonobot.cli.group import Group
-from bonobot.cli.notices import VERBS
 
 
 class Command(Group):
     help = "What people are told by e-mail and webhook, and whether it arrived."
-    verbs: ClassVar = VERBS
+    verbs: ClassVar = (*notices.VERBS, *channels.VERBS)

@@ -9,6 +9,7 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
+from django.core.checks import Tags
 from django.core.management import call_command
 from django.core.management.base import BaseCommand
 from django.db import OperationalError, connections
@@ -28,6 +29,8 @@ READY_WITHIN_S = 60
 
 class Command(BaseCommand):
     help = "Start web, worker and beat in this terminal; Ctrl-C stops them all."
+    # What can be wrong with an installation; `bonobot check` looks through our own code, too.
+    requires_system_checks = [Tags.database, Tags.security]
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--host", default="127.0.0.1", help="address to listen on")

@@ -1,24 +1,43 @@
 """`bonobot worker`: take work, as one program of several."""
 
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from bonobot.management.programs import QUEUES, become, worker
+from bonobot.management.programs import become, worker
+from bonobot.queues import NAMES, QUEUES
+
+HELP = """\
+Take work here: sessions, discovery, health checks. As many as wanted, on any host.
+
+A worker takes from all queues in turn, so that none waits for another:
+{queues}
+"""
+EXAMPLES = """\
+examples:
+  bonobot worker                                      all of them
+  bonobot worker --queues sessions                    sessions only, on the hosts that are for them
+  bonobot worker --queues discovery,health            what talks to servers that may be slow
+  bonobot worker --queues sweeps,notices,upkeep --name two   the rest, beside another on this host
+
+Each queue needs a worker somewhere that takes from it.
+"""
 
 
 class Command(BaseCommand):
-    help = "Take work here: sessions, discovery, health checks. As many as wanted, on any host."
+    help = HELP.format(queues="\n".join(f"  {one.name:<10} {one.holds}" for one in QUEUES))
     requires_system_checks: list[str] = []  # `bonobot check` is a step of its own
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.formatter_class = RawDescriptionHelpFormatter
+        parser.epilog = EXAMPLES
         parser.add_argument(
             "--queues",
             type=queues,
-            default=QUEUES,
+            default=NAMES,
             metavar="A,B",
-            help=f"take from these only (default: {','.join(QUEUES)})",
+            help="take from these only (default: all)",
         )
         parser.add_argument("--name", default="", help="tell several workers of one host apart")
 
@@ -30,6 +49,6 @@ class Command(BaseCommand):
 def queues(text: str) -> tuple[str, ...]:
     """Return the queues that an option names; raises ArgumentTypeError."""
     found = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not found or set(found) - set(QUEUES):
-        raise ArgumentTypeError(f"{text!r}: choose among {', '.join(QUEUES)}")
+    if not found or set(found) - set(NAMES):
+        raise ArgumentTypeError(f"{text!r}: choose among {', '.join(NAMES)}")
     return found

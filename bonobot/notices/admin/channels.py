@@ -149,4 +149,4 @@ def state_badge(state: str) -> Any:
 
 # What a state means to the eye, in the words of the admin's tones.
 TONED = {"waiting": "running", "sent": "ok", "failed": "failed", "withdrawn": "withdrawn"}
-TITLES = {code: event.title for code, event in EVENTS.items()}
+TITLES = {code: _(event.title) for code, event in EVENTS.items()}

@@ -49,7 +49,7 @@ class ChannelForm(forms.Form):
     )
     events = forms.MultipleChoiceField(
         label=_("Events"),
-        choices=[(code, EVENTS[code].title) for code in CHOSEN],
+        choices=[(code, _(EVENTS[code].title)) for code in CHOSEN],
         required=False,
         widget=forms.CheckboxSelectMultiple,
         help_text=_("None chosen: all of them, and those to come."),

@@ -43,7 +43,7 @@ class NoticeAdmin(PagedAdmin):
     @display(description=_("event"), ordering="event")
     def what(self, notice: Notice) -> str:
         """Return what happened."""
-        return TITLES[notice.event]
+        return str(TITLES[notice.event])
 
     @display(description=_("about"), ordering="subject_name")
     def about(self, notice: Notice) -> str:

@@ -25,6 +25,7 @@ class NoticeChannels(Resource):
 
     rules = {"GET": Action.VIEW_AUDIT, "POST": Action.MANAGE_NOTICES}
     ordering = ("name", "pk")
+    orderings = ("name", "kind", "created_at", "updated_at")
 
     @operation("list_notice_channels", answer=NoticeChannelShape(many=True))
     def get(self, request: object) -> Response:

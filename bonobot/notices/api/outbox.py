@@ -7,12 +7,13 @@ from bonobot.notices import outbox
 from bonobot.notices.api.shapes import NoticeShape
 from bonobot.notices.events import EVENTS
 from bonobot.notices.models import Notice
+from bonobot.tenancy.api.filters import Filters
 from bonobot.tenancy.api.resources import Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.roles import Action
 
 
-class NoticeFilter(django_filters.FilterSet):
+class NoticeFilter(Filters):
     """What notices are looked for by."""
 
     channel = django_filters.UUIDFilter(field_name="channel_id", label="Id of the channel")
@@ -28,6 +29,7 @@ class Notices(Resource):
     rules = {"GET": Action.VIEW_AUDIT}
     queryset = Notice.objects.none()
     filterset_class = NoticeFilter
+    orderings = ("created_at", "severity", "state")
 
     @operation("list_notices", answer=NoticeShape(many=True))
     def get(self, request: object) -> Response:

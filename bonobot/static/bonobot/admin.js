@@ -46,6 +46,41 @@
     for (const line of all("[data-busy-line]", form)) line.hidden = false;
   }
 
+  // Whoever leaves a page with a form that they changed is asked first; whoever sends it isn't.
+  // What was tried or refused (`data-unsaved`, faults at fields) counts as changed from the start.
+  const GUARDED = "#main form[method=post]:not(#changelist-form, [data-unguarded])";
+  const FAULTS = ".bb-errors, .errorlist";
+  const untouched = new WeakMap();
+  let sent = null;
+
+  function content(form) {
+    const told = ([name, value]) => [name, value instanceof File ? value.name : value];
+    return JSON.stringify([...new FormData(form)].filter(([name]) => name !== "csrfmiddlewaretoken").map(told));
+  }
+
+  function remembering(event) {
+    const form = event.target.closest?.(GUARDED);
+    if (form && !untouched.has(form)) untouched.set(form, content(form));
+  }
+
+  function changed(form) {
+    if (form.matches("[data-unsaved]") || form.querySelector(FAULTS)) return true;
+    return untouched.has(form) && untouched.get(form) !== content(form);
+  }
+
+  function leaving(event) {
+    if (!all(GUARDED).some((form) => form !== sent && changed(form))) return;
+    event.preventDefault();
+    // Whoever stays may send what was about to be sent.
+    setTimeout(() => {
+      if (sent) {
+        delete sent.dataset.sent;
+        for (const button of all("[aria-busy]", sent)) button.removeAttribute("aria-busy");
+      }
+      sent = null;
+    });
+  }
+
   // Parts of a form that belong to one choice: data-shows="transport_type=http".
   function choosing(root = document) {
     for (const part of all("[data-shows]", root)) {
@@ -96,6 +131,11 @@
       item.hidden = !words.every((word) => text.includes(word));
       found += item.hidden ? 0 : 1;
     }
+    const place = document.getElementById(input.dataset.find);
+    place.toggleAttribute("data-searching", words.length > 0);
+    for (const group of all("[data-group]", place)) {
+      group.hidden = words.length > 0 && !all("[data-find-item]", group).some((one) => !one.hidden);
+    }
     const none = document.getElementById(`${input.dataset.find}-none`);
     if (none) none.hidden = found > 0;
   }
@@ -105,11 +145,61 @@
     const button = event.target.closest("[data-set-all]");
     if (!button) return;
     const rows = all("[data-find-item]", document.getElementById(button.dataset.setIn));
-    for (const row of rows.filter((one) => !one.hidden)) {
-      const radio = all("input[type=radio]", row).find((one) => one.value === button.dataset.setAll);
-      if (radio) radio.checked = true;
-    }
+    for (const row of rows.filter((one) => one.offsetParent)) ruling(row, button.dataset.setAll);
     previewing(event);
+  }
+
+  function ruling(row, rule) {
+    const radio = all("input[type=radio]", row).find((one) => one.value === rule);
+    if (radio) radio.checked = true;
+  }
+
+  // A rule for a whole group of rows, also for those that aren't here yet: [data-set-group].
+  const NO_RULE = "none";
+  function settingGroup(event) {
+    const group = event.target.closest("[data-group]");
+    if (!group) return;
+    const choice = group.querySelector("[data-set-group]");
+    if (event.target !== choice) {
+      // A rule of its own is stronger; where all rows are here, they say it all.
+      if (event.target.matches("input[type=radio]") && !group.querySelector("[data-rows]")) choice.value = "";
+    } else if (choice.value) {
+      const rule = choice.value === NO_RULE ? "" : choice.value;
+      for (const row of all("[data-find-item]", group)) ruling(row, rule);
+    }
+  }
+
+  // Groups of rows fold; rows that aren't here yet are asked for: data-rows="address".
+  function opening(event) {
+    const button = event.target.closest("[data-folds]");
+    const group = (button ?? event.target.closest("[data-more]"))?.closest("[data-group]");
+    if (!group) return;
+    if (button) {
+      const folded = group.toggleAttribute("data-folded");
+      button.setAttribute("aria-expanded", String(!folded));
+      if (folded || group.querySelector("[data-find-item]")) return;
+    }
+    fetching(group);
+  }
+
+  async function fetching(group) {
+    const place = group.querySelector("[data-rows]");
+    if (!place || place.hasAttribute("aria-busy")) return;
+    place.setAttribute("aria-busy", "true");
+    const answer = await piece(place.dataset.rows).catch(() => null);
+    place.removeAttribute("aria-busy");
+    if (!answer?.ok) return;
+    const found = element(await answer.text());
+    const rule = group.querySelector("[data-set-group]")?.value;
+    const known = new Set(all("input[type=radio]", group).map((one) => one.name));
+    for (const row of all("[data-find-item]", found)) {
+      if (known.has(row.querySelector("input[type=radio]").name)) row.remove();
+      else if (rule) ruling(row, rule === NO_RULE ? "" : rule);
+    }
+    const first = found.querySelector("input[type=radio]:checked");
+    const asked = place.contains(document.activeElement);
+    place.replaceWith(found);
+    if (asked) first?.focus();
   }
 
   // What a form would come to, before it is saved: data-previews="address" of pieces.
@@ -231,6 +321,7 @@
           old.replaceWith(step);
         }
       }
+      drop(Number(found.querySelector("[data-part=state]")?.dataset.after ?? 0));
       for (const part of all("[data-part]", found)) {
         document.querySelector(`[data-part="${part.dataset.part}"]`)?.replaceWith(part);
       }
@@ -241,6 +332,13 @@
       if (state?.dataset.rests === "false") listen();
       else rest(state?.dataset.rests === "waiting");
       follow(end);
+    }
+
+    // A turn that has ended without a word is not sent any more: what is shown of it goes.
+    function drop(settled) {
+      for (const step of all('[data-version^="intent"]', list)) {
+        if (Number(step.dataset.seq) <= settled) step.remove();
+      }
     }
 
     // Text of a step that isn't whole yet; it is dropped once the server has rendered the whole.
@@ -316,10 +414,11 @@
     });
   }
 
-  // Parts that change by themselves: data-parts="address", asked while somebody looks.
+  // Parts that change by themselves: data-parts="address", asked while somebody looks, and while
+  // the page has what data-while="selector" selects, if that is said.
   function refreshing(place) {
     setInterval(async () => {
-      if (document.hidden) return;
+      if (document.hidden || (place.dataset.while && !document.querySelector(place.dataset.while))) return;
       const answer = await piece(place.dataset.parts).catch(() => null);
       if (!answer?.ok) return;
       for (const part of all("[data-part]", element(await answer.text()))) {
@@ -426,6 +525,17 @@
     } else if (event.key === "x" && at >= 0) rows[at].querySelector("input[type=checkbox]")?.click();
   }
 
+  // A menu closes when something else is meant: a click elsewhere, or Escape.
+  function closing(event) {
+    for (const menu of all("details.bb-menu[open]")) {
+      if (event.type === "click" ? menu.contains(event.target) : event.key !== "Escape") continue;
+      menu.open = false;
+      if (event.type === "keydown") menu.querySelector("summary").focus();
+    }
+  }
+
+  document.addEventListener("click", closing);
+  document.addEventListener("keydown", closing);
   document.addEventListener("keydown", walking);
   document.addEventListener("click", (event) => {
     posting(event);
@@ -433,11 +543,18 @@
     copying(event);
   });
   document.addEventListener("submit", busy);
+  document.addEventListener("submit", (event) => {
+    if (!event.defaultPrevented) sent = event.target;
+  });
+  for (const kind of ["pointerdown", "focusin"]) document.addEventListener(kind, remembering, true);
+  addEventListener("beforeunload", leaving);
   document.addEventListener("toggle", unfolding, true);
   document.addEventListener("input", finding);
   document.addEventListener("input", previewing);
   document.addEventListener("input", weighing);
   document.addEventListener("click", settingAll);
+  document.addEventListener("click", opening);
+  document.addEventListener("change", settingGroup);
   // The theme's own script looks for a field of its making beside each file, and fails without it.
   document.addEventListener("change", (event) => event.target.matches("[data-file]") && event.stopPropagation(), true);
   document.addEventListener("keydown", sending);
@@ -462,6 +579,14 @@
   });
   document.addEventListener("DOMContentLoaded", () => {
     choosing();
+    // The theme's navigation would be read out with the names of its icons.
+    for (const icon of all("#nav-sidebar a .material-symbols-outlined")) {
+      icon.setAttribute("aria-hidden", "true");
+      const link = icon.closest("a");
+      // A link of nothing but an icon is the one beside its name again.
+      if (link.textContent.trim() === icon.textContent.trim()) { link.setAttribute("aria-hidden", "true"); link.tabIndex = -1; }
+    }
+    for (const form of all(GUARDED)) untouched.set(form, content(form));
     connecting();
     all("[data-parts]").forEach(refreshing);
     all("[data-palette]").forEach(palette);

@@ -14,13 +14,14 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.admin import Textarea, action, display, register
 from bonobot.lib.problems import Problem
+from bonobot.lib.translating import localized
 from bonobot.tenancy import issuers
 from bonobot.tenancy.bearers import OF_GATEWAY
 from bonobot.tenancy.models import Issuer
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.roles_page import SCOPE_MEANS
-from bonobot.tenancy.screens.scoped import ScopedAdmin
+from bonobot.tenancy.screens.scoped import OperatedAdmin
 from bonobot.tenancy.templatetags.bonobot import badge_html
 
 WHO = ("name", "url", "audience", "enabled", "announced")
@@ -35,6 +36,7 @@ class IssuerForm(forms.ModelForm):
     roles = forms.JSONField(
         label=_("Roles by value"),
         required=False,
+        initial=dict,
         widget=Textarea(attrs={"rows": 3, "spellcheck": "false"}),
         help_text=_('Like {"bonobot-operators": "operator"}; the first role of the table counts.'),
     )
@@ -81,7 +83,7 @@ class IssuerForm(forms.ModelForm):
 
 
 @register(Issuer)
-class IssuerAdmin(ScopedAdmin):
+class IssuerAdmin(OperatedAdmin):
     """The active organization's issuers; `agents_of` is filled by the room of agents."""
 
     needs_to_view = (Action.MANAGE_ISSUERS,)
@@ -132,12 +134,6 @@ class IssuerAdmin(ScopedAdmin):
         issuers.alter(principal, issuer, **form.said())
         return issuer
 
-    def save_model(self, request: HttpRequest, obj: Issuer, form: Any, change: bool) -> None:
-        """Do nothing: `save_form` has written it."""
-
-    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Do nothing: there are no related rows in the form."""
-
     def delete_model(self, request: HttpRequest, obj: Issuer) -> None:
         """Remove by the operation."""
         issuers.remove(self.principal(request), obj)
@@ -156,7 +152,7 @@ class IssuerAdmin(ScopedAdmin):
             try:
                 keys = issuers.check(self.principal(request), issuer)
             except Problem as problem:
-                messages.error(request, f"{issuer.name}: {problem}")
+                messages.error(request, f"{issuer.name}: {localized(problem)}")
             else:
                 told = _t("%(name)s publishes %(n)d keys.") % {"name": issuer.name, "n": keys}
                 messages.success(request, told)

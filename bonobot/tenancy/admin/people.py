@@ -2,10 +2,15 @@
 
 from typing import Any
 
+from allauth.mfa.models import Authenticator
 from django import forms
+from django.contrib import messages
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
-from django.db.models import Count, Model, QuerySet
-from django.http import HttpRequest
+from django.db.models import Count, Exists, Model, OuterRef, QuerySet
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.admin import (
@@ -14,13 +19,20 @@ from bonobot.lib.admin import (
     TextInput,
     UserChangeForm,
     UserCreationForm,
+    action,
     display,
     register,
 )
 from bonobot.tenancy import members
+from bonobot.tenancy.admin.invitations import open_invitations, state_of
 from bonobot.tenancy.models import ROLE_CHOICES, Membership, Organization, User
+from bonobot.tenancy.resets import offer_reset
 from bonobot.tenancy.roles import Action, Role
-from bonobot.tenancy.screens.scoped import ScopedAdmin
+from bonobot.tenancy.screens.answers import screen
+from bonobot.tenancy.screens.scoped import OperatedAdmin, ScopedAdmin
+from bonobot.tenancy.second_factor import STRONG, reset_second_factor
+
+INVITED_SHOWN = 50
 
 
 @register(User)
@@ -38,7 +50,7 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
     filter_horizontal = ()
     fieldsets = (
         (None, {"fields": ("username", "password")}),
-        (_("Person"), {"fields": ("first_name", "last_name", "email")}),
+        (_("Person"), {"fields": ("first_name", "last_name", "email", "language")}),
         (_("Access"), {"fields": ("is_active", "is_superuser")}),
     )
     add_fieldsets = (
@@ -75,12 +87,14 @@ class OrganizationAdmin(ScopedAdmin):
     """The tenants: a platform administrator sees all, an owner their own."""
 
     needs_to_change = Action.MANAGE_ORGANIZATION
-    list_display = ("name", "slug", "member_count", "created_at")
+    list_display = ("name", "slug", "member_count", "made_at")
     search_fields = ("name", "slug")
     fieldsets = (
         (None, {"fields": ("name", "slug")}),
         (_("Approvals of calls"), {"fields": ("four_eyes", "approval_hours")}),
         (_("Rate"), {"fields": ("calls_per_minute",)}),
+        (_("Sign-in"), {"fields": ("second_factor", "single_sign_on")}),
+        (_("Audit"), {"fields": ("audit_days",)}),
     )
     prepopulated_fields = {"slug": ("name",)}
 
@@ -130,16 +144,72 @@ class MembershipForm(forms.ModelForm):
 
 
 @register(Membership)
-class MembershipAdmin(ScopedAdmin):
+class MembershipAdmin(OperatedAdmin):
     """Who belongs to the active organization, and in which role."""
 
     needs_to_change = Action.MANAGE_MEMBERS
     form = MembershipForm
     fields = ("username", "role")
-    list_display = ("user", "full_name", "role", "created_at")
+    list_display = ("user", "full_name", "role", "has_factor", "made_at")
+    actions = ("offer_chosen", "reset_chosen")
     list_filter = ("role",)
     list_select_related = ("user",)
     search_fields = ("user__username", "user__first_name", "user__last_name", "user__email")
+    change_list_template = "admin/people/members.html"
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Only platform administrators know all accounts; others invite."""
+        return super().has_add_permission(request) and self.principal(request).platform_admin
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show who was invited above who belongs to it."""
+        context = extra_context or {}
+        if self.may(request, self.needs_to_change):
+            rows = open_invitations(self.principal(request))[:INVITED_SHOWN]
+            context |= {"invited": [{"row": row, "badge": state_of(row)} for row in rows]}
+        return super().changelist_view(request, context)
+
+    @action(description=_("Reset the second factor"), permissions=["change"])
+    def reset_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Membership]
+    ) -> HttpResponseRedirect:
+        """Take the second factors of the chosen away; they are signed out everywhere."""
+        chosen = list(queryset.select_related("user"))
+        for member in chosen:
+            reset_second_factor(self.principal(request), member.user)
+        told = _t("%(n)d people sign in by password alone now.") % {"n": len(chosen)}
+        messages.success(request, told)
+        return HttpResponseRedirect(reverse("admin:tenancy_membership_changelist"))
+
+    @action(description=_("Send a link for a new password"), permissions=["change"])
+    def offer_chosen(
+        self, request: HttpRequest, queryset: QuerySet[Membership]
+    ) -> HttpResponseBase:
+        """Mail the chosen a link; one that can't be mailed is shown to platform administrators."""
+        chosen = [member.user for member in queryset.select_related("user")]
+        links = [(user, offer_reset(self.principal(request), user)) for user in chosen]
+        if handed := [(user, link) for user, link in links if link]:
+            return screen(
+                request,
+                "people/handed.html",
+                title=_("Links for new passwords"),
+                handed=handed,
+                opts=self.opts,
+            )
+        messages.success(request, _t("%(n)d links were sent.") % {"n": len(links)})
+        return HttpResponseRedirect(reverse("admin:tenancy_membership_changelist"))
+
+    @display(description=_("second factor"), boolean=True)
+    def has_factor(self, member: Any) -> bool:
+        """Return whether the person is asked for more than a password."""
+        return bool(member.has_factor)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Membership]:
+        """Return the members with whether they have a second factor."""
+        factors = Authenticator.objects.filter(user=OuterRef("user"), type__in=STRONG)
+        return super().get_queryset(request).annotate(has_factor=Exists(factors))
 
     @display(description=_("name"), ordering="user__last_name")
     def full_name(self, member: Membership) -> str:
@@ -154,12 +224,6 @@ class MembershipAdmin(ScopedAdmin):
         member = Membership.objects.get(pk=form.instance.pk)
         members.change_role(principal, member, role)
         return member
-
-    def save_model(self, request: HttpRequest, obj: Membership, form: Any, change: bool) -> None:
-        """Do nothing: `save_form` has written it."""
-
-    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Do nothing: there are no related rows in the form."""
 
     def delete_model(self, request: HttpRequest, obj: Membership) -> None:
         """Remove by the operation."""

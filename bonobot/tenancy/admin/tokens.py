@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import messages
-from django.db.models import Model, QuerySet
+from django.contrib.admin import EmptyFieldListFilter
+from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
@@ -21,7 +22,7 @@ from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action, Role, Scope
 from bonobot.tenancy.roles_page import SCOPE_MEANS
 from bonobot.tenancy.screens.answers import screen
-from bonobot.tenancy.screens.scoped import ScopedAdmin
+from bonobot.tenancy.screens.scoped import OperatedAdmin
 from bonobot.tenancy.templatetags.bonobot import ago, badge_html
 
 KEPT = "kept"
@@ -69,6 +70,9 @@ class TokenForm(forms.ModelForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Show the lists of a token that there is; its role was said for good."""
         super().__init__(*args, **kwargs)
+        if self.instance.kind == "grant":
+            for name in ("lasting", "scopes", "agents"):
+                self.fields[name].disabled = True
         if self.instance.pk and not self.instance._state.adding:
             self.fields["lasting"].choices = [(KEPT, _t("as it is")), *LASTING]  # type: ignore[attr-defined]
             self.initial = dict(self.initial) | {
@@ -81,6 +85,9 @@ class TokenForm(forms.ModelForm):
     def terms(self) -> dict[str, Any]:
         """Return what was said, as the operations take it."""
         said = self.cleaned_data
+        if self.instance.kind == "grant":
+            bounds = {name: said[name] for name in ("name", "calls_per_minute")}
+            return bounds | {"networks": said["networks"].split()}
         terms = {name: said[name] for name in ("name", "client", "calls_per_minute", "scopes")}
         if said["lasting"] != KEPT:
             terms["expires_at"] = _end(said["lasting"])
@@ -88,7 +95,7 @@ class TokenForm(forms.ModelForm):
 
 
 @register(Token)
-class TokenAdmin(ScopedAdmin):
+class TokenAdmin(OperatedAdmin):
     """The active organization's tokens.
 
     `agents_of` is filled by the room of agents, which lies above: it lists (id, name). So is
@@ -100,9 +107,9 @@ class TokenAdmin(ScopedAdmin):
     agents_of: ClassVar[Callable[[Principal], list[tuple[str, str]]]] = staticmethod(lambda _: [])
     programs_of: ClassVar[Callable[[Token, str], dict[str, Any]]] = staticmethod(lambda *_: {})
     form = TokenForm
-    list_display = ("name", "key", "role", "state", "used", "until", "made")
-    list_filter = ("role",)
-    search_fields = ("name", "key")
+    list_display = ("name", "key", "role", "giver", "state", "used", "until", "made_at")
+    list_filter = ("role", ("user", EmptyFieldListFilter))
+    search_fields = ("name", "key", "user__username")
     empty_icon = "key"
     empty_text = _(
         "A token lets a program in: over REST, or over MCP to the tools of an agent or a server. "
@@ -122,7 +129,24 @@ class TokenAdmin(ScopedAdmin):
             {"fields": ("state", "last_used_at", "expires_at", "revoked_at", "created_at")},
         ),
     )
-    readonly_fields = ("state", "last_used_at", "expires_at", "revoked_at", "created_at", "key")
+    readonly_fields = (
+        *("state", "last_used_at", "expires_at", "revoked_at", "created_at", "key"),
+        *("user", "client_id", "resource"),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Token]:
+        """Return the tokens with who gave them, and whether that person still may."""
+        lives = Token.objects.living().filter(pk=OuterRef("pk"))
+        found: QuerySet[Token] = super().get_queryset(request)
+        return found.select_related("user").annotate(lives=Exists(lives))
+
+    def get_fieldsets(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """Show of a grant whose it is, and which program has it at which address."""
+        found = super().get_fieldsets(request, obj)
+        if not isinstance(obj, Token) or obj.kind == "token":
+            return found
+        given = (_("Let in by a person"), {"fields": ("user", "client_id", "resource")})
+        return (found[0], given, *found[1:])
 
     def get_form(
         self, request: HttpRequest, obj: Model | None = None, change: bool = False, **kwargs: Any
@@ -137,8 +161,12 @@ class TokenAdmin(ScopedAdmin):
         return form
 
     def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
-        """Keep the role of a token that exists: another one makes another token."""
-        return (*self.readonly_fields, "role") if obj else ()
+        """Keep the role of a token that exists: another one makes another token.
+
+        What a person gave is theirs to say.
+        """
+        fixed = ("client",) if isinstance(obj, Token) and obj.kind == "grant" else ()
+        return (*self.readonly_fields, *fixed, "role") if obj else ()
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Allow it while the token lives."""
@@ -156,7 +184,14 @@ class TokenAdmin(ScopedAdmin):
             return badge_html("revoked", _t("revoked"))
         if token.expires_at is not None and token.expires_at <= timezone.now():
             return badge_html("waiting", _t("expired"))
+        if not getattr(token, "lives", True):
+            return badge_html("waiting", _t("ended: its person may not give it any more"))
         return badge_html("usable", _t("usable"))
+
+    @display(description=_("given by"), ordering="user__username")
+    def giver(self, token: Token) -> str:
+        """Return the person who let a program in; a dash for a token that was issued."""
+        return token.user.get_username() if token.user else "–"
 
     @display(description=_("last used"), ordering="last_used_at")
     def used(self, token: Token) -> SafeString | str:
@@ -168,11 +203,6 @@ class TokenAdmin(ScopedAdmin):
         """Return until when it can be used."""
         return ago(token.expires_at)
 
-    @display(description=_("made"), ordering="created_at")
-    def made(self, token: Token) -> SafeString | str:
-        """Return when it was made."""
-        return ago(token.created_at)
-
     def save_form(self, request: HttpRequest, form: Any, change: bool) -> Token:
         """Make or change the token; a new one's text is kept on this request, for the answer."""
         principal, said = self.principal(request), form.terms()
@@ -183,12 +213,6 @@ class TokenAdmin(ScopedAdmin):
         role = Role(form.cleaned_data["role"])
         token, request.token_text = tokens.issue(principal, role=role, **said)  # type: ignore[attr-defined]
         return token
-
-    def save_model(self, request: HttpRequest, obj: Token, form: Any, change: bool) -> None:
-        """Do nothing: `save_form` has written it."""
-
-    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Do nothing: there are no related rows in the form."""
 
     def response_add(
         self, request: HttpRequest, obj: Token, post_url_continue: str | None = None

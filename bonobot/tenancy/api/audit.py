@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from bonobot.ledger.entries import EVENT_TYPES
 from bonobot.ledger.exporting import MEDIA, Form
 from bonobot.ledger.models import AuditQuerySet, AuditRow
+from bonobot.tenancy.api.filters import Filters
 from bonobot.tenancy.api.resources import Resource, found_or_404
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
@@ -22,7 +23,7 @@ from bonobot.tenancy.downloads import download
 from bonobot.tenancy.roles import Action
 
 
-class AuditFilter(django_filters.FilterSet):
+class AuditFilter(Filters):
     """What audit rows are looked for by; names stand in where no id is at hand."""
 
     agent = django_filters.CharFilter(method="by_agent", label="Id or name of the agent")
@@ -120,6 +121,7 @@ class Audit(Resource):
     queryset = AuditRow.objects.none()
     filterset_class = AuditFilter
     ordering = ("-opened_at", "-seq")
+    orderings = ("opened_at", "seq")
 
     @operation("list_audit", answer=AuditShape(many=True))
     def get(self, request: object) -> Response:

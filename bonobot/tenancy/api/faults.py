@@ -19,6 +19,7 @@ from bonobot.lib.problems import (
     Problem,
     Unavailable,
 )
+from bonobot.lib.sayings import say
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +125,9 @@ def _clash(error: Any) -> Problem:
 def _in_use(error: Any) -> Problem:
     users = ", ".join(sorted({str(row) for row in error.protected_objects})[:5])
     return Conflict(
-        f"It is still used by: {users}.", code="in_use", remedy="Change or remove those first."
+        say("It is still used by: {users}.", users=users),
+        code="in_use",
+        remedy="Change or remove those first.",
     )
 
 

@@ -10,8 +10,11 @@ from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
 from bonobot.lib.problems import Invalid
+from bonobot.lib.sayings import say
+from bonobot.tenancy.api.choosing import pattern
 
 T = TypeVar("T")
+ORDERING = "ordering"
 
 
 class Pages(CursorPagination):
@@ -30,9 +33,9 @@ class Pages(CursorPagination):
         if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= self.max_page_size:
             return int(text)
         raise Invalid(
-            f"`limit` is {text[:20]!r}.",
+            say("`limit` is {text!r}.", text=text[:20]),
             field="limit",
-            remedy=f"Use a number from 1 to {self.max_page_size}.",
+            remedy=say("Use a number from 1 to {max_page_size}.", max_page_size=self.max_page_size),
         )
 
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> list[Any] | None:
@@ -48,12 +51,50 @@ class Pages(CursorPagination):
             ) from None
 
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
-        """Return the view's own ordering, if it has one."""
-        return tuple(getattr(view, "ordering", None) or self.ordering)
+        """Return the ordering that is asked for, else the view's own, if it has one.
+
+        Rows that are equal in it keep the view's order among themselves.
+        """
+        usual = tuple(getattr(view, "ordering", None) or self.ordering)
+        asked = asked_ordering(request, view.orderings)
+        named = {column.lstrip("-") for column in asked}
+        return asked + tuple(column for column in usual if column.lstrip("-") not in named)
 
     def get_paginated_response(self, data: Any) -> Response:
         """Return the page with the address of the next one, or null."""
         return Response({"results": data, "next": self.get_next_link()})
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        """Describe the parameters of a list for OpenAPI."""
+        return [
+            {
+                "name": self.cursor_query_param,
+                "in": "query",
+                "required": False,
+                "description": "Where the page begins, as `next` of the page before has it.",
+                "schema": {"type": "string"},
+            },
+            {
+                "name": self.page_size_query_param,
+                "in": "query",
+                "required": False,
+                "description": "How many are wanted at most.",
+                "schema": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": self.max_page_size,
+                    "default": self.page_size,
+                },
+            },
+            {
+                "name": ORDERING,
+                "in": "query",
+                "required": False,
+                "description": "By what the list is sorted, with commas between: "
+                f"{', '.join(f'`{name}`' for name in view.orderings)}; `-` before one turns it.",
+                "schema": {"type": "string", "pattern": pattern(view.orderings, sign="-?")},
+            },
+        ]
 
     def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
         """Describe the same for OpenAPI."""
@@ -71,14 +112,45 @@ class Pages(CursorPagination):
         }
 
 
+def asked_ordering(request: Any, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the ordering that is asked for, empty where none is.
+
+    Raises `Invalid` (code `unknown_ordering`) for anything that isn't among `names`.
+    """
+    text = request.query_params.get(ORDERING)
+    asked = () if text is None else tuple(text.split(","))
+    if strange := [one for one in asked if one.removeprefix("-") not in names]:
+        raise Invalid(
+            say("This list has no order by {strange!r}.", strange=strange[0][:80]),
+            code="unknown_ordering",
+            field=ORDERING,
+            remedy=say(
+                "Use one of these, `-` before it turns it: {names}.", names=", ".join(names)
+            ),
+        )
+    first = {one.removeprefix("-"): one for one in reversed(asked)}
+    return tuple(one for one in dict.fromkeys(asked) if first[one.removeprefix("-")] == one)
+
+
 def page_of(
-    request: Any, items: Sequence[T], name: Callable[[T], str], shape: Callable[[T], Any]
+    request: Any,
+    items: Sequence[T],
+    key: Callable[[T], str],
+    shape: Callable[[T], Any],
+    *,
+    by: str = "name",
 ) -> Response:
-    """Answer a page of what is no table: `items` are sorted by `name`, which is the cursor."""
+    """Answer a page of what is no table, sorted by a unique `key`, which is the cursor.
+
+    `by` is what clients call this one ordering that there is.
+    """
     size = Pages().get_page_size(request)
     after = request.query_params.get("cursor")
-    rest = [item for item in items if after is None or name(item) > after]
+    backwards = asked_ordering(request, (by,)) == (f"-{by}",)
+    rest = sorted(items, key=key, reverse=backwards)
+    if after is not None:
+        rest = [one for one in rest if (key(one) < after if backwards else key(one) > after)]
     more = len(rest) > size
     address = request.build_absolute_uri()
-    following = replace_query_param(address, "cursor", name(rest[size - 1])) if more else None
+    following = replace_query_param(address, "cursor", key(rest[size - 1])) if more else None
     return Response({"results": [shape(item) for item in rest[:size]], "next": following})

@@ -14,6 +14,7 @@ from django.conf import settings
 from rest_framework.parsers import JSONParser
 
 from bonobot.lib.problems import Invalid, Problem
+from bonobot.lib.sayings import say
 
 MAX_DEPTH = 64
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -41,7 +42,8 @@ class BoundedJSON(JSONParser):
         raw = stream.read(limit + 1)
         if len(raw) > limit:
             raise TooLarge(
-                f"The body has more than {limit} bytes.", remedy="Send it in several requests."
+                say("The body has more than {limit} bytes.", limit=limit),
+                remedy="Send it in several requests.",
             )
         return loads(raw)
 
@@ -59,7 +61,7 @@ def loads(raw: bytes) -> Any:
         raise _deep() from None
     except ValueError as error:
         raise Invalid(
-            f"The body is not JSON: {error}.",
+            say("The body is not JSON: {error}.", error=error),
             code="invalid_json",
             remedy="Send one JSON object in UTF-8.",
         ) from None
@@ -99,7 +101,7 @@ def _storable(text: str) -> None:
 
 def _deep() -> Invalid:
     return Invalid(
-        f"The body is nested more than {MAX_DEPTH} levels deep.",
+        say("The body is nested more than {max_depth} levels deep.", max_depth=MAX_DEPTH),
         code="invalid_json",
         remedy="Send a flatter value.",
     )

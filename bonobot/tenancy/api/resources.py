@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
@@ -20,8 +21,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from bonobot.lib.problems import Forbidden, Invalid, NotFound
+from bonobot.lib.sayings import say
 from bonobot.tenancy.active import principal_of
-from bonobot.tenancy.api import idempotency
+from bonobot.tenancy.api import choosing, idempotency
 from bonobot.tenancy.api.pages import Pages
 from bonobot.tenancy.api.parsing import BoundedJSON
 from bonobot.tenancy.api.schema import ResourceSchema
@@ -63,6 +65,8 @@ class Resource(GenericAPIView):
     # Methods that a token for some agents may use: they read and run, on their objects only.
     narrowed: ClassVar[tuple[str, ...]] = ()
     ordering: ClassVar[tuple[str, ...]] = ()
+    # Members that a list may be ordered by: columns that are never null, so that cursors work.
+    orderings: ClassVar[tuple[str, ...]] = ()
     # What a token needs to come here; None where another surface that it may use performs it.
     scope: ClassVar[Scope | None] = Scope.API
 
@@ -75,6 +79,7 @@ class Resource(GenericAPIView):
     http_method_names = ["get", "head", "post", "put", "patch", "delete"]
     request: Request
     _claimed: KeptAnswer | None = None
+    _wanted: frozenset[str] | None = None  # members of a sparse answer; None: all
 
     @property
     def principal(self) -> Principal:
@@ -100,12 +105,15 @@ class Resource(GenericAPIView):
         """Answer one page of `rows`, filtered as the query says."""
         page = self.paginate_queryset(self.filter_queryset(rows))
         context = {"view": self, "request": self.request, **context}
-        return self.get_paginated_response(shape(page, many=True, context=context).data)
+        rows = choosing.narrow(shape(page, many=True, context=context), self._wanted)
+        return self.get_paginated_response(rows.data)
 
     def shown(self, row: Any, shape: type[Any], *, status: int = 200, **context: Any) -> Response:
         """Answer one row."""
         context = {"view": self, "request": self.request, **context}
-        return Response(shape(row, context=context).data, status=status)
+        return Response(
+            choosing.narrow(shape(row, context=context), self._wanted).data, status=status
+        )
 
     def filter_queryset(self, queryset: Any) -> Any:
         """Apply the view's filters; raises `Invalid` for a parameter that there isn't."""
@@ -116,12 +124,14 @@ class Resource(GenericAPIView):
         """Raise `Invalid` (code `unknown_parameter`) where the query has one that there isn't."""
         filters = getattr(self, "filterset_class", None)
         known = {"cursor", "limit", *(filters.base_filters if filters else ())}
+        known |= {"ordering"} if self.orderings else set()
+        known |= {choosing.PARAMETER} if choosing.choosable(self, "GET") else set()
         if strange := sorted(set(self.request.query_params) - known):
             raise Invalid(
-                f"There is no parameter {strange[0]!r}.",
+                say("There is no parameter {strange!r}.", strange=strange[0]),
                 code="unknown_parameter",
                 field=strange[0],
-                remedy=f"Parameters: {', '.join(sorted(known))}.",
+                remedy=say("Parameters: {known}.", known=", ".join(sorted(known))),
             )
 
     # -- around each request -------------------------------------------------------------------
@@ -135,6 +145,7 @@ class Resource(GenericAPIView):
         if not hasattr(self, method.lower()):
             return  # 405, whoever asks
         self._authorize(method)
+        self._wanted = choosing.chosen(request.query_params, choosing.choosable(self, method))
         key = request.headers.get(idempotency.HEADER)
         if key is not None and method not in SAFE_METHODS:
             asked = {"method": method, "path": request.get_full_path(), "body": request.data}
@@ -152,7 +163,10 @@ class Resource(GenericAPIView):
         )
 
     def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Keep the answer to a claimed key."""
+        """Mark a sparse answer, and keep the answer to a claimed key."""
+        if self._wanted is not None and response.status_code == HTTPStatus.OK:
+            response.data = choosing.part_of(response.data, self._wanted)
+            response.content_type = choosing.PART_JSON
         response = super().finalize_response(request, response, *args, **kwargs)
         if self._claimed is not None and isinstance(response, Response):
             body = "" if response.data is None else JSONRenderer().render(response.data).decode()
@@ -184,9 +198,9 @@ class Resource(GenericAPIView):
             )
         actions = actions_of(self.rules.get(method))
         raise Forbidden(
-            f"The role `{principal.role}` may not do this here.",
+            say("The role `{role}` may not do this here.", role=principal.role),
             rule=f"role:{actions[0]}" if actions else "role",
-            remedy=f"Ask someone who may: {who_may(actions)}.",
+            remedy=say("Ask someone who may: {who_may}.", who_may=who_may(actions)),
         )
 
 
@@ -208,7 +222,7 @@ def found_or_404(row: Row | None, what: str, name: object, *, field: str = "") -
     if row is not None:
         return row
     raise NotFound(
-        f"There is no {what} {str(name)!r} here.",
+        say("There is no {what} {name!r} here.", what=what, name=str(name)),
         field=field,
         remedy="Check the id or name, and the organization that you are working in.",
     )

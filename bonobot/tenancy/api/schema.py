@@ -4,19 +4,28 @@ A method's docstring is its summary and description, the rule of the method name
 every operation lists the problems that it can answer with.
 """
 
+import json
+import re
 from collections.abc import Callable, Iterator
+from functools import cache
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 
-from bonobot.tenancy.api.shapes import ProblemDetails
+from bonobot.tenancy.api import choosing
+from bonobot.tenancy.api.pages import Pages
+from bonobot.tenancy.api.shapes import ProblemDetails, Shape
 from bonobot.tenancy.roles import WHO_MAY
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Answers as they look, by the name of their schema.
+ANSWERS = Path(__file__).with_name("answers.json")
+_PAGES = re.compile("Paginated(.+)List")
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 PROBLEMS = {
     400: "What was sent can't be used; `field` and `errors` say what, `remedy` what to do.",
@@ -26,6 +35,7 @@ PROBLEMS = {
     409: "It clashes with what is there, or with what happened meanwhile.",
     422: "The idempotency key was used for another request.",
     429: "Too many; `retry_after` says how long to wait.",
+    502: "What had to be asked elsewhere failed; `code` says how.",
     503: "Something that is needed doesn't answer now.",
 }
 EXAMPLES: dict[int, dict[str, Any]] = {
@@ -41,6 +51,8 @@ EXAMPLES: dict[int, dict[str, Any]] = {
     422: {"code": "idempotency_mismatch"}
     | {"detail": "This idempotency key was used for another request."},
     429: {"code": "rate_limited", "detail": "Too many calls.", "retry_after": 4.2},
+    502: {"code": "document_unreachable", "field": "endpoint_config.document_url"}
+    | {"detail": "The OpenAPI document could not be fetched: api.example.com does not resolve."},
     503: {"code": "audit_unavailable", "detail": "The call could not be written to the audit."},
 }
 ORGANIZATION = OpenApiParameter(
@@ -51,7 +63,7 @@ ORGANIZATION = OpenApiParameter(
 )
 IDEMPOTENCY_KEY = OpenApiParameter(
     "Idempotency-Key",
-    str,
+    {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[\\x21-\\x7e]+$"},
     OpenApiParameter.HEADER,
     description="Sent twice within a day, the write has one effect and one answer.",
 )
@@ -66,10 +78,12 @@ def operation(
     parameters: Any = None,
     examples: Any = None,
     calls: bool = False,
+    asks: bool = False,
 ) -> Callable[[F], F]:
     """Describe a method: its name for clients, the shapes of its body and answer.
 
-    `calls` says that a call is made through the door, which can be refused by limits.
+    `calls` says that a call is made through the door, which can be refused by limits; `asks` that
+    another host is asked, which may fail.
     """
 
     statuses = status if isinstance(status, tuple) else (status,)
@@ -82,7 +96,9 @@ def operation(
             parameters=parameters,
             examples=examples,
         )(method)
+        described.answer = answer
         described.makes_calls = calls
+        described.asks_others = asks or calls
         return cast(F, described)
 
     return decorate
@@ -105,7 +121,10 @@ class ResourceSchema(AutoSchema):
 
     def get_override_parameters(self) -> list[Any]:
         """Return the headers that belong to every operation."""
-        return [ORGANIZATION, IDEMPOTENCY_KEY] if self.method in WRITES else [ORGANIZATION]
+        if self.method in WRITES:
+            return [ORGANIZATION, IDEMPOTENCY_KEY]
+        names = choosing.choosable(self.view, self.method)
+        return [ORGANIZATION, _choice(names)] if names else [ORGANIZATION]
 
     def get_filter_backends(self) -> list[Any]:
         """Return what reads the query; a filter narrows what is exported, too."""
@@ -118,8 +137,24 @@ class ResourceSchema(AutoSchema):
         name: str = super()._get_serializer_name(serializer, direction, bypass_extensions)
         return name.replace("Shape", "").replace("Body", "")
 
+    def _map_basic_serializer(self, serializer: Any, direction: Any) -> Any:
+        # A body with a member that isn't declared is refused; answers may get more of them.
+        found = super()._map_basic_serializer(serializer, direction)
+        if direction == "request" and isinstance(serializer, Shape):
+            found["additionalProperties"] = False
+        return found
+
     def _get_response_bodies(self, direction: Any = "response") -> Any:
         found = super()._get_response_bodies(direction)
+        for code, answer in found.items():
+            content = answer.get("content", {}).get("application/json", {})
+            example = example_of(content.get("schema", {}).get("$ref", ""))
+            if code.startswith("2") and example is not None:
+                content.setdefault("examples", {"answer": {"value": example}})
+        if names := choosing.choosable(self.view, self.method):
+            found["200"]["content"][choosing.PART_JSON] = {
+                "schema": _part(names, many=self._is_list_view())
+            }
         ref = self.resolve_serializer(ProblemDetails, "response").ref
         for status in self._problem_statuses():
             example = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
@@ -136,7 +171,7 @@ class ResourceSchema(AutoSchema):
 
     def _problem_statuses(self) -> Iterator[int]:
         write = self.method in WRITES
-        calls = getattr(getattr(self.view, self.method.lower()), "makes_calls", False)
+        method = getattr(self.view, self.method.lower())
         common = {ORGANIZATION, IDEMPOTENCY_KEY}
         asks = self._is_list_view() or self._is_filtered()
         # Without an id in the path, the organization may have to be named.
@@ -145,8 +180,10 @@ class ResourceSchema(AutoSchema):
         yield from (401, 403, 404)
         if write:
             yield from (409, 422)
-        if calls:
+        if getattr(method, "makes_calls", False):
             yield 429
+        if getattr(method, "asks_others", False):
+            yield 502
         yield 503
 
     def _is_filtered(self) -> bool:
@@ -177,3 +214,34 @@ class BearerToken(OpenApiAuthenticationExtension):
             "scheme": "bearer",
             "description": "A token made by an owner: `bnb_…`.",
         }
+
+
+def example_of(ref: str) -> Any:
+    """Return an example of the answer that a schema's address names, None where there is none."""
+    name = ref.rpartition("/")[2]
+    if rows := _PAGES.fullmatch(name):
+        row = _answers().get(rows[1])
+        return None if row is None else {"results": [row], "next": None}
+    return _answers().get(name)
+
+
+@cache
+def _answers() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ANSWERS.read_text(encoding="utf-8"))
+    return found
+
+
+def _choice(names: tuple[str, ...]) -> OpenApiParameter:
+    return OpenApiParameter(
+        choosing.PARAMETER,
+        {"type": "string", "pattern": choosing.pattern(names)},
+        description="The members that are wanted of each object, with commas between; the answer "
+        f"is then `{choosing.PART_JSON}`.",
+    )
+
+
+def _part(names: tuple[str, ...], *, many: bool) -> dict[str, Any]:
+    part = {"type": "object", "propertyNames": {"enum": list(names)}, "additionalProperties": True}
+    if not many:
+        return part
+    return Pages().get_paginated_response_schema({"type": "array", "items": part})

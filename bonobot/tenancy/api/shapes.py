@@ -19,7 +19,16 @@ class Shape(serializers.Serializer):
             )
             if strange := sorted(set(map(str, data)) - set(known)):
                 raise serializers.ValidationError({name: [refusal] for name in strange[:10]})
+            if numbers := [name for name, field in self.fields.items() if _is_number(field, data)]:
+                refusal = ErrorDetail("It is a number, where a text belongs.", code="invalid")
+                raise serializers.ValidationError({name: [refusal] for name in numbers})
         return super().to_internal_value(data)
+
+
+def _is_number(field: Any, data: Mapping[str, Any]) -> bool:
+    """Tell whether a text was written as a number; DRF would take it for one."""
+    written = data.get(field.field_name)
+    return isinstance(field, serializers.CharField) and isinstance(written, int | float)
 
 
 class Fault(Shape):

@@ -1,5 +1,6 @@
 """Usage and cost over REST: by organization, agent, server, tool, model or day."""
 
+from datetime import datetime
 from typing import Any
 
 import django_filters
@@ -12,6 +13,7 @@ from rest_framework.response import Response
 
 from bonobot.ledger.exporting import MEDIA
 from bonobot.ledger.models import Rollup
+from bonobot.tenancy.api.filters import Filters
 from bonobot.tenancy.api.resources import Resource
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
@@ -19,20 +21,24 @@ from bonobot.tenancy.roles import Action
 from bonobot.tenancy.usage import GROUPS, Asked, Report, usage
 
 
-class UsageFilter(django_filters.FilterSet):
+class UsageFilter(Filters):
     """What a report is about."""
 
     by = django_filters.ChoiceFilter(
         choices=[(name, name) for name in GROUPS], method="keep", label="What a line is of (agent)"
     )
-    since = django_filters.IsoDateTimeFilter(method="keep", label="From when; 30 days ago")
-    until = django_filters.IsoDateTimeFilter(method="keep", label="Until when; now")
+    since = django_filters.IsoDateTimeFilter(method="keep_time", label="From when; 30 days ago")
+    until = django_filters.IsoDateTimeFilter(method="keep_time", label="Until when; now")
     agent = django_filters.CharFilter(method="keep", label="Id or name of the agent")
     server = django_filters.CharFilter(method="keep", label="Id or name of the server")
     tool = django_filters.CharFilter(method="keep", label="The tool's own name")
     model = django_filters.CharFilter(method="keep", label="The model's name")
 
-    def keep(self, rows: Any, name: str, value: Any) -> Any:
+    def keep(self, rows: Any, name: str, value: str) -> Any:
+        """Keep all: the report itself looks at what was asked."""
+        return rows
+
+    def keep_time(self, rows: Any, name: str, value: datetime) -> Any:
         """Keep all: the report itself looks at what was asked."""
         return rows
 

@@ -5,10 +5,11 @@ It registers nothing, so that the site itself can be built upon it.
 
 from bonobot.tenancy.screens.answers import back, fragment, refuse, screen, tell, told
 from bonobot.tenancy.screens.pages import Deed, Page, PagedAdmin, Visit, onward
-from bonobot.tenancy.screens.scoped import ScopedAdmin
+from bonobot.tenancy.screens.scoped import OperatedAdmin, ScopedAdmin
 
 __all__ = [
     "Deed",
+    "OperatedAdmin",
     "Page",
     "PagedAdmin",
     "ScopedAdmin",

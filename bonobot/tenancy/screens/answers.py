@@ -18,6 +18,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from bonobot.lib.admin import site
 from bonobot.lib.highlighting import sentence as as_sentence
 from bonobot.lib.problems import Forbidden, Problem
+from bonobot.lib.translating import localized, whole
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -58,10 +59,10 @@ def tell(request: HttpRequest, problem: Problem) -> None:
 
 def told(problem: Problem) -> str:
     """Return what happened, what to do next, and the code to look for."""
-    return f"{problem} {problem.remedy}".strip() + f" ({problem.code})"
+    return f"{whole(problem)} ({problem.code})"
 
 
-def refuse(form: forms.Form, problem: Problem, fields: Mapping[str, str] | None = None) -> None:
+def refuse(form: forms.BaseForm, problem: Problem, fields: Mapping[str, str] | None = None) -> None:
     """Add the problem to the form, at its field where there is one.
 
     `fields` names the form's fields for the problem's (`endpoint_config.url` → `url`).
@@ -112,7 +113,7 @@ def _answer(request: HttpRequest, problem: Problem) -> HttpResponseBase:
     return screen(
         request,
         "problem.html",
-        title=problem.title,
+        title=localized(problem.title),
         status=problem.status,
         problem=problem,
         came_from=_came_from(request),

@@ -15,6 +15,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.functional import Promise
 
 from bonobot.lib.problems import NotFound
+from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens.answers import back, screen
@@ -179,7 +180,11 @@ class PagedAdmin(ScopedAdmin):
         found: Model | None = self.get_object(request, str(object_id))
         if found is None:
             raise NotFound(
-                f"There is no {self.opts.verbose_name} {str(object_id)!r} here.",
+                say(
+                    "There is no {verbose_name} {object_id!r} here.",
+                    verbose_name=self.opts.verbose_name,
+                    object_id=str(object_id),
+                ),
                 remedy="Check the organization that you are working in.",
             )
         return found

@@ -1,22 +1,28 @@
 """ScopedAdmin: one organization's rows, by the roles' table, written by the operations alone."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, Never
 
 from django import forms
 from django.contrib.admin.views.main import SEARCH_VAR
 from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import urlencode
+from django.utils.translation import gettext_lazy as _
 
-from bonobot.lib.admin import ModelAdmin
-from bonobot.lib.problems import NotFound, Problem
+from bonobot.lib.admin import ModelAdmin, display
+from bonobot.lib.problems import Forbidden, NotFound, Problem
+from bonobot.lib.sayings import say
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens.answers import refuse
 from bonobot.tenancy.screens.paging import MOST_FOUND, BoundedPaginator
+from bonobot.tenancy.templatetags.bonobot import ago
 
 
 class ScopedAdmin(ModelAdmin):
@@ -33,8 +39,13 @@ class ScopedAdmin(ModelAdmin):
     needs_to_view: ClassVar[tuple[Action, ...]] = (Action.VIEW,)
     needs_to_change: ClassVar[Action | None] = None
     platform_only: ClassVar[bool] = False
+    # What deeds upon ticked rows need, where it isn't what changing needs.
+    action_needs: ClassVar[dict[str, Action]] = {}
     # Names of the form's fields for the fields that operations name.
     problem_fields: ClassVar[dict[str, str]] = {}
+
+    # What the rows are called below the list, where another's model says it in its own words.
+    counted_as: ClassVar[Any] = ""
 
     # What an empty list says: a Material Symbol, and what to do first.
     empty_icon: ClassVar[str] = "inbox"
@@ -44,7 +55,6 @@ class ScopedAdmin(ModelAdmin):
     list_per_page = 50
     show_full_result_count = False
     compressed_fields = True
-    warn_unsaved_form = True
     actions_on_top = True
 
     def principal(self, request: HttpRequest) -> Principal:
@@ -55,7 +65,10 @@ class ScopedAdmin(ModelAdmin):
         """Tell whether the person may do `action` in the active organization."""
         if action is None or isinstance(request.user, AnonymousUser):
             return False
-        principal = self.principal(request)
+        try:
+            principal = self.principal(request)
+        except Problem:
+            return False  # of no organization yet: a page outside may still be shown to them
         return principal.may(action) and (principal.platform_admin or not self.platform_only)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -105,6 +118,11 @@ class ScopedAdmin(ModelAdmin):
             found.full_result_count = found.result_count
         return found
 
+    @display(description=_("made"), ordering="created_at")
+    def made_at(self, row: Any) -> Any:
+        """Return when a row was made."""
+        return ago(row.created_at)
+
     # -- Forms: what an operation refuses comes back at its field --------------------------------
 
     def changeform_view(
@@ -116,12 +134,17 @@ class ScopedAdmin(ModelAdmin):
     ) -> Any:
         """Show the form again, with the problem at its field, when an operation refuses."""
         try:
-            return super().changeform_view(request, object_id, form_url, extra_context)
+            with self.saying_why(request):
+                return super().changeform_view(request, object_id, form_url, extra_context)
         except Problem as problem:
-            if request.method != "POST" or isinstance(problem, NotFound):
+            may = self.has_add_permission(request) or self.has_change_permission(request)
+            if request.method != "POST" or isinstance(problem, NotFound) or not may:
                 raise
             request.refusal = problem  # type: ignore[attr-defined]
-            return super().changeform_view(request, object_id, form_url, extra_context)
+            shown = super().changeform_view(request, object_id, form_url, extra_context)
+            if isinstance(problem, Forbidden):
+                shown.status_code = problem.status
+            return shown
 
     def render_change_form(
         self, request: HttpRequest, context: dict[str, Any], *args: Any, **kwargs: Any
@@ -152,9 +175,57 @@ class ScopedAdmin(ModelAdmin):
     ) -> Never:
         """Answer alike for what doesn't exist and what belongs to another organization."""
         raise NotFound(
-            f"There is no {opts.verbose_name} {object_id!r} here.",
+            say(
+                "There is no {verbose_name} {object_id!r} here.",
+                verbose_name=opts.verbose_name,
+                object_id=object_id,
+            ),
             remedy="Check the organization that you are working in.",
         )
+
+    # -- What a role doesn't allow is refused with who may ----------------------------------------
+
+    def changelist_view(
+        self, request: HttpRequest, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Show the list, or do something to the ticked rows; raises `Forbidden`."""
+        asked = request.POST.get("action", "") if request.method == "POST" else ""
+        # Django would lead back and say that nothing was chosen.
+        if asked in (self.actions or ()) and asked not in self.get_actions(request):
+            raise self.refusal(request, self.action_needs.get(asked, self.needs_to_change))
+        with self.saying_why(request):
+            return super().changelist_view(request, extra_context)
+
+    def delete_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> Any:
+        """Ask, then remove; raises `Forbidden`."""
+        with self.saying_why(request):
+            return super().delete_view(request, object_id, extra_context)
+
+    @contextmanager
+    def saying_why(self, request: HttpRequest) -> Iterator[None]:
+        """Say why and who may, where Django says that permission is denied."""
+        try:
+            yield
+        except PermissionDenied:
+            seen = self.has_view_permission(request)
+            needed = self.needs_to_change if seen else self.needs_to_view[0]
+            raise self.refusal(request, needed) from None
+
+    def refusal(self, request: HttpRequest, needed: Action | None) -> Forbidden:
+        """Return why this person may not do what they asked for here, and who may."""
+        principal = self.principal(request)
+        try:
+            if needed is not None:
+                principal.require(needed)
+        except Forbidden as refused:
+            return refused
+        if self.platform_only and not principal.platform_admin:
+            rule, remedy = "platform_admin", say("Ask a platform administrator.")
+        else:
+            rule, remedy = "nobody", say("Nobody does this here: it is made where it happens.")
+        return Forbidden("This isn't done here.", rule=rule, remedy=remedy)
 
     # -- The audit is the history ----------------------------------------------------------------
 
@@ -173,3 +244,13 @@ class ScopedAdmin(ModelAdmin):
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> None:
         """Write nothing: the operation has audited it."""
+
+
+class OperatedAdmin(ScopedAdmin):
+    """An admin whose form an operation writes whole: subclasses call it in `save_form`."""
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Do nothing: `save_form` has written it."""
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Do nothing: there are no related rows in the form."""

@@ -10,11 +10,13 @@ from django.template.defaultfilters import date
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.text import capfirst
 from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from bonobot.lib.highlighting import LONGEST_SHOWN, highlighted, sentence
+from bonobot.lib.translating import localized
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.scoped import MOST_COUNTED
 
@@ -51,7 +53,22 @@ def shown(value: Any, limit: int | None = None) -> str:
 
 @register.filter
 def told(text: Any, limit: int | None = None) -> SafeString:
-    """Return a sentence of ours (it may quote strangers) with `names` set as code."""
+    """Return a sentence of ours, in the reader's language, with `names` set as code.
+
+    It may quote strangers.
+    """
+    return sentence(localized(text), limit)
+
+
+@register.filter
+def plain(text: Any, limit: int | None = None) -> str:
+    """Return a sentence of ours, in the reader's language, for an attribute."""
+    return visible(localized(text), limit)
+
+
+@register.filter
+def marked(text: Any, limit: int | None = None) -> SafeString:
+    """Return what people wrote, as it stands, with `names` set as code."""
     return sentence(str(text if text is not None else ""), limit)
 
 
@@ -135,7 +152,7 @@ def amount(value: int | None, unit: str) -> str:
 
 @register.filter
 def counted(count: int) -> str:
-    """Return what `count_some` found: a number, or that there are more."""
+    """Return what `some_counted` found: a number, or that there are more."""
     return f"{MOST_COUNTED:,}+" if count > MOST_COUNTED else f"{count:,}"
 
 
@@ -161,6 +178,16 @@ def badge_html(state: Any, text: Any = None, title: Any = "") -> SafeString:
     )
 
 
+def two_lines(first: str, second: str, look: str = "") -> SafeString:
+    """Return a cell of a list: what it is, and beneath it in small what belongs to it, cut."""
+    return format_html(
+        '<span class="bb-cell">{}<span class="bb-brief bb-small {}">{}</span></span>',
+        first,
+        look,
+        second,
+    )
+
+
 @register.simple_tag(takes_context=True)
 def crumbs(context: Any) -> list[dict[str, Any]]:
     """Return the way to the page: the navigation's own entry, then the object or the title."""
@@ -168,7 +195,10 @@ def crumbs(context: Any) -> list[dict[str, Any]]:
     here = next((item for item in entries if item.get("active")), None)
     way = [{"title": here["title"], "link": here["link"]}] if here else []
     named = context.get("original") or context.get("object") or context.get("title") or ""
-    if context.get("cl") is None and (not here or str(named) != str(here["title"])):
+    listed = context.get("cl")
+    if here is None and listed is not None:
+        named = capfirst(listed.opts.verbose_name_plural)
+    if (here is None or listed is None) and (not here or str(named) != str(here["title"])):
         way.append({"title": visible(str(named), 80), "link": ""})
     return way
 

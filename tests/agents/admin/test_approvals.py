@@ -215,6 +215,7 @@ def test_who_may_not_answer_is_offered_no_denial(acme: Organization, approval: A
     auditor.send(
         desk.url(LIST),
         {"action": "deny_chosen", "_selected_action": str(approval.pk), "confirmed": "1"},
+        status=403,
     )
     assert Approval.objects.waiting().count() == 1
 

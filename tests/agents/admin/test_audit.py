@@ -3,7 +3,12 @@
 from uuid import uuid4
 
 import pytest
+from django.db.models import QuerySet
+from django.http import HttpResponse
+from django.utils import timezone
 
+from agents.admin import audit
+from bonobot.ledger import searching
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import record
 from bonobot.ledger.models import AuditRow
@@ -126,3 +131,58 @@ def test_the_list_links_to_an_export_of_what_it_shows(acme: Organization, seat: 
     happened(acme)
     page = seat.get("ledger_auditrow_changelist", action="server_added")
     assert "export/?action=server_added&amp;form=csv" in page
+
+
+@pytest.fixture
+def past(acme: Organization, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
+    """Five rows, the oldest first, of which one search looks through two."""
+    monkeypatch.setattr(searching, "LOOKED_AT", 2)
+    return [happened(acme, name=name) for name in ("needle", "hay", "straw", "hay", "straw")]
+
+
+def test_a_search_says_up_to_when_it_looked_and_goes_on(
+    past: list[AuditRow], seat: desk.Desk
+) -> None:
+    address = desk.url("ledger_auditrow_changelist") + "?q=needle"
+    pages = []
+    while address:
+        page = seat.client.get(address)
+        assert page.status_code == 200
+        pages.append([row.pk for row in page.context_data["cl"].result_list])
+        further = page.context_data["further"]
+        address = f"{desk.url('ledger_auditrow_changelist')}?{further['query']}" if further else ""
+    assert pages[-1] == [past[0].pk]
+    assert pages[:-1] == [[]] * (len(pages) - 1)
+    assert len(pages) >= 3
+
+
+def test_a_search_within_a_time_that_it_reaches_offers_nothing_further(
+    past: list[AuditRow], seat: desk.Desk
+) -> None:
+    since = timezone.localtime(past[-1].opened_at)
+    query = {"q": "straw", "opened_at_from_0": f"{since:%Y-%m-%d}"}
+    query["opened_at_from_1"] = f"{since:%H:%M:%S.%f}"
+    page = seat.client.get(desk.url("ledger_auditrow_changelist"), query)
+    assert [row.pk for row in page.context_data["cl"].result_list] == [past[-1].pk]
+    assert page.context_data["further"] is None
+
+
+def test_names_are_looked_for_as_far_and_lists_without_a_search_go_on(
+    past: list[AuditRow], seat: desk.Desk
+) -> None:
+    page = seat.client.get(
+        desk.url("ledger_auditrow_changelist"), {"tool_name__icontains": "nothing"}
+    )
+    assert "Look further back" in page.content.decode()
+    assert "Look further back" not in seat.get("ledger_auditrow_changelist")
+
+
+def test_an_export_of_a_search_holds_all_that_fits(
+    past: list[AuditRow], seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def download(rows: QuerySet[AuditRow], form: str) -> HttpResponse:
+        return HttpResponse(" ".join(str(row.pk) for row in rows))
+
+    monkeypatch.setattr(audit, "download", download)
+    page = seat.client.get(desk.url("ledger_auditrow_export"), {"q": "needle"})
+    assert page.content.decode() == str(past[0].pk)

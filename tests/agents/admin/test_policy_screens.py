@@ -2,11 +2,13 @@
 
 import pytest
 
+from agents.admin import policy, policy_groups
 from agents.bindings import bind
 from agents.models import Agent
 from agents.tool_policies import PolicyText, RuleText, policy_text, set_policy
 from bonobot.tenancy.roles import Role
 from mcp_servers.approval import approve
+from mcp_servers.models import Server
 from tests import desk
 from tests.agents import casting
 
@@ -107,6 +109,31 @@ def test_what_would_hold_is_shown_before_it_is_saved(helper, seat):
     assert page.index("asks") < page.index("now-mcp_web_echo")
     assert "allowed" in page
     assert policy_text(helper).mode == "none"
+
+
+def test_many_tools_come_by_the_group_and_are_ruled_by_it(acme, helper, boss, seat, monkeypatch):
+    monkeypatch.setattr(policy_groups, "SHOWN_AT_ONCE", 3)
+    monkeypatch.setattr(policy, "SHOWN_AT_ONCE", 3)
+    page = seat.get("agents_agent_policy", helper.pk)
+    group = f"all-{Server.objects.get().pk}"
+    assert f'name="{group}"' in page
+    assert "rule-mcp_web_add" not in page, "its rows come when it is opened"
+    rows = seat.get("agents_agent_policy_rows", helper.pk, group="builtin", page=2)
+    assert rows.count("<tr data-find-item") == 3
+    assert "page=3" in rows
+    fields = {"mode": "all", group: "deny", "rule-mcp_web_echo": "ask", "deny": "read_result"}
+    seat.post("agents_agent_policy", helper.pk, **fields)
+    text = policy_text(Agent.objects.get())
+    assert set(text.deny) == {"mcp_web_add", "read_result"}
+    assert text.ask == ("mcp_web_echo",)
+    found = seat.send(
+        desk.url("agents_agent_policy", helper.pk) + "?q=mcp_web_add",
+        {"mode": "all", group: "none"},
+    )
+    assert "rule-mcp_web_add" in found
+    assert "rule-mcp_web_echo" not in found
+    assert policy_text(Agent.objects.get()).ask == ("mcp_web_echo",)
+    assert "mcp_web_add" not in policy_text(Agent.objects.get()).deny
 
 
 def test_the_organizations_rules_hold_for_every_agent(acme, helper, boss, seat):

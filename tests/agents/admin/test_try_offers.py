@@ -28,7 +28,7 @@ def ask(seat, library):
 
 
 def test_every_kind_of_definition_has_its_way_to_be_tried(seat, library):
-    page = seat.get("mcp_servers_server_tools", library.pk)
+    page = seat.get("mcp_servers_server_definitions", library.pk)
     assert "kind=resources&amp;name=lib%3A%2F%2Frules" in page
     assert "kind=prompts&amp;name=review" in page
     form = seat.get("mcp_servers_server_ask", library.pk, kind="resources", name="lib://rules")

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from agents.governance.policies import Ruling, Scope, Switches, ToolFacts, decide, stages
 from agents.governance.rules import Policy, Rule
+from mcp_servers.schemas.checking import MOST_VALUES
+from mcp_servers.schemas.judging import DEEPEST
 
 GITHUB, OTHER = UUID(int=1), UUID(int=2)
 TOOL = ToolFacts(
@@ -67,6 +69,12 @@ def test_a_denylist_stops_only_what_a_rule_names():
     policy = Policy("denylist", (deny("create_*"),))
     assert code(policy=policy) == "denied_by_policy"
     assert code(replace(TOOL, own_name="list_issues"), policy=policy) == ""
+
+
+@pytest.mark.parametrize("mode", ["none", "allowlist", "denylist", "all"])
+def test_a_deny_rule_denies_in_each_mode(mode):
+    policy = Policy(mode, (allow("*"), deny("create_*")))
+    assert code(policy=policy) == "denied_by_policy"
 
 
 def test_builtin_tools_follow_the_same_policy():
@@ -135,13 +143,27 @@ def test_a_conditional_permission_is_offered_and_holds_only_where_it_fits():
     assert code(policy=policy, arguments={}) == "denied_by_policy"
 
 
+def nested(depth):
+    return {"amount": nested(depth - 1)} if depth else {}
+
+
 @pytest.mark.parametrize(
-    ("effect", "found"), [("allow", "denied_by_policy"), ("ask", "approval_required")]
+    "arguments",
+    [{"amount": 5, "text": "x" * 20_000}, nested(DEEPEST + 1), {"amount": [0] * (MOST_VALUES + 1)}],
+    ids=["too large here", "too deep", "too many"],
 )
-def test_a_condition_that_can_not_be_told_never_widens(effect, found):
-    huge = {"amount": 5, "text": "x" * 20_000}
-    policy = Policy("allowlist", (Rule(effect, "mcp", "create_issue", GITHUB, LARGE),))
-    assert code(policy=policy, arguments=huge) == found
+@pytest.mark.parametrize(
+    ("mode", "effect", "found"),
+    [
+        ("allowlist", "allow", "denied_by_policy"),
+        ("allowlist", "ask", "approval_required"),
+        ("all", "ask", "approval_required"),
+        ("all", "deny", "denied_by_policy"),
+    ],
+)
+def test_a_condition_that_can_not_be_told_never_widens(mode, effect, found, arguments):
+    policy = Policy(mode, (Rule(effect, "mcp", "create_issue", GITHUB, LARGE),))
+    assert code(policy=policy, arguments=arguments) == found
 
 
 def test_a_rule_of_one_server_says_nothing_about_another():

@@ -7,9 +7,12 @@ import pytest
 
 from agents.api import following as api
 from agents.models import Session, Step
+from agents.registration import remove_agent
 from agents.sessions import live, rows, runners, watching
 from agents.sessions.watching import follow
 from bonobot.lib.runtime import runtime
+from tests.agents import casting
+from tests.crossing import cross, on_postgresql
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -213,3 +216,29 @@ def test_a_quiet_stream_says_that_it_lives_and_a_long_one_ends(session, monkeypa
 
 async def streamed(session):
     return [piece async for piece in api.stream(session.pk, 0)]
+
+
+@on_postgresql
+def test_what_a_step_shows_is_written_while_the_step_is_settled(session, hold):
+    step = rows.append(hold, "model", {"text": ""}, state="intent", turn=1)
+    moment = live.Moment(
+        step.pk, session.pk, session.organization_id, hold.fence, 1, {}, {"text": "I"}
+    )
+    cross(
+        lambda: rows.finish(hold, step, Step.State.DONE, {"text": "I am."}, turns=1),
+        lambda: live.write([moment]),
+        at='UPDATE "agents_session"',
+    )
+    assert Step.objects.get(pk=step.pk).payload == {"text": "I am."}
+
+
+@on_postgresql
+def test_an_agent_is_removed_while_its_session_settles_a_step(acme, helper, session, hold):
+    step = rows.append(hold, "model", {"text": ""}, state="intent", turn=1)
+    with pytest.raises(runners.Lost):
+        cross(
+            lambda: remove_agent(casting.administrator(acme), helper),
+            lambda: rows.finish(hold, step, Step.State.DONE, {"text": "I am."}, turns=1),
+            at='DELETE FROM "agents_step"',
+        )
+    assert not Session.objects.exists()

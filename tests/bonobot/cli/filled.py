@@ -15,12 +15,13 @@ from agents.sessions.requests import end, start
 from agents.skills.keeping import SkillSpec, save_skill
 from agents.workflows.starting import run_workflow
 from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Organization
+from bonobot.tenancy.invitations import invite
+from bonobot.tenancy.models import Organization, User
 from bonobot.tenancy.roles import Role
 from bonobot.tenancy.tokens import issue
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.connections.pool import connections
-from mcp_servers.models import Server
+from mcp_servers.models import Launcher, Preset, Server
 from mcp_servers.presets.loading import load_presets
 from mcp_servers.registration import add
 from tests import desk
@@ -88,6 +89,13 @@ CALLS: Mapping[str, Call] = {
     "questions answer": Call(("@wanted#", "decline"), ("nothing", "decline")),
     "questions list": Call((), NOBODY, reads=True),
     "questions show": Call(("@wants",), ("nothing",), reads=True),
+    "agents held": Call(("helper",), ("nobody",), reads=True),
+    "agents clear-held": Call(("helper",), ("nobody",)),
+    "agents grants": Call(("@talk0",), ("nothing",), reads=True),
+    "agents revoke-grant": Call(("@grant#",), ("nothing",)),
+    "agents remove": Call(("gone-#",), ("nobody",)),
+    "agents cancel": Call(("@talk#",), ("nothing",)),
+    "agents sessions": Call((), ("nobody",), reads=True),
     "agents tools": Call(("helper",), ("nobody",), reads=True),
     "agents workspace": Call(("helper",), ("nobody",), reads=True),
     "approvals approve": Call(("@asked#",), ("nothing",)),
@@ -102,6 +110,11 @@ CALLS: Mapping[str, Call] = {
         ("--agent", "helper", "--mode", "none"), ("--agent", "nobody", "--mode", "none")
     ),
     "audit verify": Call((), ("--file", "nothing"), "unusable_file", reads=True),
+    "first-run hide": Call((), NOBODY),
+    "first-run show": Call((), NOBODY, reads=True),
+    "first-run skip": Call(("model",), ("nothing",), "invalid"),
+    "first-run take-up": Call(("model",), ("nothing",), "invalid"),
+    "first-run unhide": Call((), NOBODY),
     "budgets list": Call((), ("--agent", "nobody"), reads=True),
     "budgets set": Call(
         ("--agent", "helper", "calls/day=9@50", "session:dollars/total=1.50"),
@@ -128,6 +141,11 @@ CALLS: Mapping[str, Call] = {
     "mcp label": Call(("docs",), ("nothing",), reads=True),
     "mcp list": Call((), NOBODY, reads=True),
     "mcp login": Call(("linear", "--no-wait"), ("docs",), "no_login", reads=True),
+    "mcp logout": Call(("linear",), ("docs",), "no_login"),
+    "mcp launchers": Call((), NOBODY, reads=True),
+    "mcp add-launcher": Call(("launcher-#",), ("bash",), "invalid"),
+    "mcp remove-launcher": Call(("spare-#",), ("nothing",)),
+    "mcp remove-preset": Call(("spare-#",), ("nothing",)),
     "mcp logs": Call(("docs",), ("nothing",), reads=True),
     "mcp operations": Call(("shop",), ("nothing",), reads=True),
     "mcp presets": Call((), ("nothing",), reads=True),
@@ -162,6 +180,12 @@ CALLS: Mapping[str, Call] = {
     "notes list": Call(("helper",), ("nobody",), reads=True),
     "notes remove": Call(("helper", "spare-#"), ("helper", "nothing")),
     "notes write": Call(("helper", "new-#", "Text."), ("nobody", "new", "Text.")),
+    "notices add": Call(
+        ("new-#", "--url", "https://hooks.example.com/#"),
+        ("new", "--url", "https://hooks.example.com/x", *NOBODY),
+    ),
+    "notices remove": Call(("gone-#",), ("nobody",)),
+    "notices set": Call(("Pager", "--minimum", "warning"), ("nobody",)),
     "notices channels": Call((), NOBODY, reads=True),
     "notices list": Call((), NOBODY, reads=True),
     "notices retry": Call(("@notice",), ("nothing",)),
@@ -169,6 +193,7 @@ CALLS: Mapping[str, Call] = {
     "keys drop": Call(("--now",), NOBODY, "whole_installation"),
     "keys rotate": Call(("--yes", "--wait", "0"), NOBODY, "whole_installation"),
     "keys status": Call((), NOBODY, "whole_installation", reads=True),
+    "org add": Call(("new-#",), ("No Slug",), "invalid"),
     "org delete": Call(("--dry-run",), (*NOBODY, "--dry-run"), reads=True),
     "org export": Call(("left-#",), ("left", *NOBODY)),
     "org halt": Call(("--yes",), NOBODY),
@@ -202,9 +227,25 @@ CALLS: Mapping[str, Call] = {
     "workflows show": Call(("tell",), ("nothing",), reads=True),
     "workflows steps": Call(("@run",), ("nothing",)),
     "workflows triggers": Call(("tell",), ("nothing",)),
+    "members add": Call(("joins-#", "member"), ("nobody", "member")),
+    "members invite": Call(
+        ("new-#@example.com", "--role", "member", "--agent", "helper"),
+        ("x@example.com", "--role", "member", "--agent", "nobody"),
+    ),
+    "members list": Call((), NOBODY, reads=True),
+    "members remove": Call(("leaves-#",), ("nobody",)),
+    "members reset-password": Call(("stays",), ("nobody",)),
+    "members reset-second-factor": Call(("stays",), ("nobody",)),
+    "members revoke": Call(("gone-#@example.com",), ("nobody@example.com",)),
+    "members send-again": Call(("asked@example.com",), ("nobody@example.com",)),
+    "members set": Call(("stays", "--language", "de"), ("nobody", "--language", "de")),
+    "members set-role": Call(("stays", "auditor"), ("nobody", "auditor")),
+    "members sign-out": Call(("stays",), ("nobody",)),
     "tokens create": Call(
         ("ci-#", "--role", "operator"), ("ci", "--role", "member", "--agent", "nobody")
     ),
+    "tokens held": Call(("@token",), ("nothing",), reads=True),
+    "tokens clear-held": Call(("@token",), ("nothing",)),
     "tokens list": Call((), NOBODY, reads=True),
     "tokens revoke": Call(("@token",), ("nothing",)),
     "tokens set": Call(("@token", "--scope", "api"), ("nothing", "--scope", "api")),
@@ -216,6 +257,14 @@ CALLS: Mapping[str, Call] = {
     "issuers list": Call((), NOBODY, reads=True),
     "issuers remove": Call(("spare-#",), ("nothing",)),
     "issuers set": Call(("Login", "--scope", "mcp:tools"), ("nothing", "--role", "member")),
+    "sso add": Call(
+        ("id-#", "--url", "https://id-#.example.com", "--client-id", "bonobot"),
+        ("x", "--url", "https://x.example.com", "--client-id", "x", *NOBODY),
+    ),
+    "sso check": Call(("ID",), ("nothing",)),
+    "sso list": Call((), NOBODY, reads=True),
+    "sso remove": Call(("spare-#",), ("nothing",)),
+    "sso set": Call(("ID", "--domain", "example.com"), ("nothing", "--role", "member")),
     "mcp snippet": Call((), ("--agent", "nobody"), reads=True),
     "tools list": Call((), NOBODY, reads=True),
 }
@@ -230,6 +279,9 @@ def answering() -> Iterator[RawHttp]:
             return raw_http.result(asked, OFFERED[asked.method])
         if ".well-known" in asked.path:
             told = {"issuer": http.url, "jwks_uri": f"{http.url}/keys"}
+            told |= {
+                f"{name}_endpoint": f"{http.url}/{name}" for name in ("authorization", "token")
+            }
             return raw_http.response(200, json.dumps(told).encode())
         if asked.path.endswith("/keys"):
             return raw_http.response(200, b'{"keys": []}')
@@ -260,7 +312,14 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
     casting.ready(where, casting.http_server(where, url, "docs"), casting.agent(where))
     for number in range(4):
         desk.web_server(where, f"spare-{number}")
+        User.objects.create_user(f"joins-{number}")
+        casting.person(where, Role.MEMBER, f"leaves-{number}")
+        invite(boss, f"gone-{number}@example.com", Role.MEMBER)
         save_endpoint(boss, EndpointSpec(name=f"spare-{number}", kind="offline"))
+        casting.notice(where, f"gone-{number}")
+    casting.person(where, Role.MEMBER, "stays")
+    casting.person(where, Role.OWNER, "head")
+    invite(boss, "asked@example.com", Role.MEMBER)
     signing_in = {"type": "oauth2", "grant": "authorization_code"}
     config = {"url": "https://mcp.example.com/mcp"}
     add(
@@ -286,14 +345,17 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
         ),
     )
     casting.issuer(where, url, allow_private=True)
+    casting.provider(where, url, "ID", allow_private=True)
     for number in range(4):
         casting.issuer(where, f"https://{number}.example.com", f"spare-{number}")
+        casting.provider(where, f"https://{number}.example.com", f"spare-{number}")
     (folder / "bonobot.yaml").write_text("servers:\n  more: {url: https://more.example.com/mcp}\n")
     for number in range(4):
         text = json.dumps({f"client-{number}": {"url": url}})
         (folder / f"clients-{number}.json").write_text(text)
     agent = Agent.objects.get(organization=where)
     for number in range(4):
+        casting.agent(where, f"gone-{number}")
         save_note(boss, agent, NoteSpec(f"spare-{number}", "Something."))
         save_skill(boss, SkillSpec(name=f"spare-{number}", text="Something."))
         casting.workflow(agent, f"spare-{number}")
@@ -312,6 +374,14 @@ def fill(where: Organization, url: str, folder: Path) -> dict[str, str]:
     session = start(boss, agent, "Provision it")
     end(boss, session)  # or a verb that runs sessions would take it up
     asked |= {f"@wanted{n}": casting.asked(session, server).pk for n in range(4)}
+    for number in range(4):
+        Launcher.objects.create(command=f"spare-{number}")
+        Preset.objects.create(
+            organization=where, slug=f"spare-{number}", name="Spare", transport_type="http"
+        )
+        asked[f"@grant{number}"] = session.grants.create(
+            organization=where, agent=agent, own_name=f"one-{number}", label="one", granted_by="x"
+        ).pk
     return {name: str(pk) for name, pk in (asked | talks | recorded).items()} | {
         "@wants": str(casting.asked(session, server).pk),
         "@question": str(casting.question(agent).pk),

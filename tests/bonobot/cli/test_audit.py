@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from bonobot.ledger.models import AuditRow
+from bonobot.ledger.models import AuditRow, Verification
 from bonobot.ledger.tasks import export_heads
 from bonobot.tenancy.models import Organization
 from tests.agents import casting
@@ -50,6 +50,18 @@ def test_a_broken_audit_ends_with_one_and_says_where(bonobot: Bonobot) -> None:
     ran = bonobot("audit", "verify", "--json")
     assert (ran.status, ran.json["ok"]) == (1, False)
     assert "columns at 1" in ran.json["faults"][0]
+
+
+def test_a_verification_goes_on_where_the_last_one_ended(bonobot: Bonobot) -> None:
+    assert bonobot("audit", "verify").status == 0
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE ledger_auditrow SET action = 'x' WHERE seq = 1")
+    assert bonobot("audit", "verify", "--continue").status == 0  # it was verified before that
+    assert bonobot("audit", "verify").status == 1
+    assert bonobot("audit", "verify", "--continue").status == 1  # what was wrong stays so
+    Verification.objects.update(statement={"seq": 10_000})
+    ran = bonobot("audit", "verify", "--continue", "--json")
+    assert "standing at 0" in ran.json["faults"][0]
 
 
 def test_a_truncated_audit_is_found_by_its_exported_heads(bonobot: Bonobot) -> None:

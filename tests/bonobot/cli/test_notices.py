@@ -6,7 +6,7 @@ from tests.agents import casting
 
 def test_an_empty_outbox_and_no_channels_say_what_to_do(bonobot):
     assert "channels" in bonobot("notices", "list").out
-    assert "notice-channels" in bonobot("notices", "channels").out
+    assert "notices add" in bonobot("notices", "channels").out
 
 
 def test_notices_and_channels_are_listed(bonobot, acme):
@@ -34,3 +34,15 @@ def test_a_notice_is_retried(bonobot, acme):
     notice = casting.notice(acme)
     Notice.objects.update(state="failed")
     assert bonobot("notices", "retry", str(notice.pk), "--json").json["state"] == "waiting"
+
+
+def test_a_channel_is_added_changed_and_removed(bonobot):
+    url = ("--url", "https://hooks.example.com/secret-path")
+    added = bonobot("notices", "add", "Pager", *url, "--event", "server_down", "--json").json
+    assert (added["goes_to"], added["events"]) == ("https://hooks.example.com/…", ["server_down"])
+    assert added["secret"]
+    changed = bonobot("notices", "set", "Pager", "--no-enabled", "--json").json
+    assert (changed["enabled"], changed["events"]) == (False, ["server_down"])
+    assert "secret" not in changed
+    assert bonobot("notices", "remove", "Pager").status == 0
+    assert bonobot("notices", "channels", "--json").json == []

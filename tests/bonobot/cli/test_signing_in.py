@@ -7,11 +7,14 @@ from django.conf import settings
 from django.db import connections
 
 from bonobot.cli import signing_in
+from bonobot.tenancy.roles import Role
 from mcp_servers.endpoints import endpoint_of
 from mcp_servers.models import Server
 from mcp_servers.oauth import grants
 from mcp_servers.oauth.tokens import Tokens
 from mcp_servers.presets.loading import load_presets
+from tests import rest
+from tests.agents import casting
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -108,3 +111,21 @@ def test_a_server_without_a_login_says_so(bonobot):
     ran = bonobot("mcp", "login", "plain", "--json")
     assert ran.status == 1
     assert "no_login" in ran.err
+
+
+def test_logging_out_forgets_the_tokens_and_says_so(bonobot, linear):
+    sign_in()
+    ran = bonobot("mcp", "logout", "linear", "--json")
+    assert ran.json == {"server": "linear", "url": address(), "signed_in": False}
+    (found,) = bonobot("mcp", "status", "--json").json
+    assert found["sign_in"]["state"] == "needed"
+
+
+def test_rest_logs_out_too_where_somebody_can_sign_in(bonobot, linear):
+    sign_in()
+    server = Server.objects.get(name="linear")
+    owner = rest.as_role(server.organization, Role.OWNER)
+    assert owner.delete(f"mcp-servers/{server.pk}/sign-in").status == 204
+    assert owner.get(f"mcp-servers/{server.pk}").json["sign_in"]["state"] == "needed"
+    plain = casting.http_server(server.organization, "https://mcp.example.com/mcp", "plain")
+    assert owner.delete(f"mcp-servers/{plain.pk}/sign-in").code == "no_login"

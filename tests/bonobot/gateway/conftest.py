@@ -162,6 +162,18 @@ class Session:
         body = json.dumps({"jsonrpc": "2.0", "method": method}).encode()
         return self._wire.send("POST", self._path, body, **self._with_bearer())
 
+    def begin(self, method: str, params: dict[str, Any]) -> "Stream":
+        """Send a request, and read its answer as it comes."""
+        number = next(self._wire._numbers)
+        message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+        content = json.dumps(message).encode()
+        return Stream(self._wire._mount, "POST", self._path, self._with_bearer(), content)
+
+    def answer(self, asked: dict[str, Any], **more: Any) -> None:
+        """Answer what the session was asked, with a `result` or an `error`."""
+        body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **more}).encode()
+        self._wire.send("POST", self._path, body, **self._with_bearer())
+
     def follow(self) -> "Stream":
         """Open the stream on which the session is told what comes unasked."""
         return Stream(self._wire._mount, "GET", self._path, self._with_bearer())
@@ -178,6 +190,7 @@ class Stream:
         self, mount: Mount, verb: str, path: str, headers: dict[str, str], content: bytes = b""
     ) -> None:
         self.status = 0
+        self._whole = False  # told in one piece, in place of events
         self._told: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         self._gone = asyncio.Event()
         self._rest = b""
@@ -212,6 +225,7 @@ class Stream:
     async def _send(self, message: dict[str, Any]) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            self._whole = (b"content-type", b"application/json") in message["headers"]
             return
         *events, self._rest = (self._rest + message["body"].replace(b"\r", b"")).split(b"\n\n")
         for one in events:
@@ -219,6 +233,8 @@ class Stream:
             if lines and lines[0]:
                 self._told.put_nowait(json.loads(lines[0]))
         if not message.get("more_body"):
+            if self._whole and self._rest:
+                self._told.put_nowait(json.loads(self._rest))
             self._told.put_nowait(None)
 
 

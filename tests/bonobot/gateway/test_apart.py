@@ -7,18 +7,21 @@ doesn't exist does, to the letter, and nothing of somebody else's stands in any 
 import json
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from threading import Barrier
 from typing import Any
 
 import pytest
 
-from agents.models import Session
+from agents.models import Agent, Session
 from agents.sessions.requests import send
 from agents.tool_policies import PolicyText, set_policy
 from bonobot.gateway.serving import Serving
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Reply, Stream, Wire
 from tests.bonobot.gateway.parties import (
@@ -33,10 +36,13 @@ from tests.bonobot.gateway.parties import (
     twin,
 )
 from tests.bonobot.gateway.upstream import Upstream
+from tests.processes import served
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 NUMBER = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+# Of the stranger's own call, each time another one.
+CALL = re.compile(r'"call_id": "[0-9a-f-]{36}"')
 ERAS = {"modern": True, "handshake": False}
 STRANGERS = ("a colleague", "a foreigner")
 SERVED = Serving()
@@ -121,8 +127,8 @@ class Asked:
 
 
 def told(reply: Reply, probe: Probe) -> tuple[int, str]:
-    """Return what an answer tells, without its number and the names that were sent."""
-    text = json.dumps({**reply.message, "id": None}, sort_keys=True)
+    """Return what an answer tells, without the names that were sent, its number and its call's."""
+    text = CALL.sub("…", json.dumps({**reply.message, "id": None}, sort_keys=True))
     for name in sorted(probe.names, key=len, reverse=True):
         text = text.replace(json.dumps(name)[1:-1], "…").replace(repr(name), "…")
     return reply.status, text if probe.names == () else NUMBER.sub("#", text)
@@ -262,3 +268,32 @@ def test_answers_go_to_the_call_that_was_asked_for_them(
         back = {"requestState": one.states["tools/call"], "inputResponses": said}
         content = one.ask(one.home, "tools/call", request | back).result["content"]
         assert name in content[0]["text"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_progress_is_told_to_who_waits_for_it_alone(
+    era: str, acme: Organization, helper: Agent, wire: Wire
+) -> None:
+    """Two principals call one server at once, under the same progress token."""
+    boss = casting.administrator(acme)
+    tokens = {steps: issue(boss, name=f"{steps}", role=Role.MEMBER)[1] for steps in (3, 5)}
+    path, together = "/mcp/agents/helper", Barrier(len(tokens))
+
+    def called(steps: int) -> Reply:
+        arguments = {"steps": steps, "pause_s": 0.05}
+        said = {"name": "mcp_web_slow", "arguments": arguments}
+        meta = {"progressToken": 1}
+        if ERAS[era]:
+            together.wait(TOLD_WITHIN_S)
+            return wire.modern(path, "tools/call", said, meta=meta, token=tokens[steps])
+        session = wire.handshake(path, token=tokens[steps])
+        together.wait(TOLD_WITHIN_S)
+        return session.ask("tools/call", {**said, "_meta": meta})
+
+    with served("modern.py", "http") as url, ThreadPoolExecutor(len(tokens)) as threads:
+        casting.ready(acme, casting.http_server(acme, url), helper)
+        replies = dict(zip(tokens, threads.map(called, tokens), strict=True))
+    for steps, reply in replies.items():
+        progress = [one["params"] for one in reply.told if "progressToken" in one["params"]]
+        assert [one["progress"] for one in progress] == list(range(1, steps + 1))
+        assert {one["total"] for one in progress} == {steps}

@@ -1,9 +1,16 @@
 """Who is let in by which token, and what a program is told whose token doesn't do."""
 
 import pytest
+from django.db import OperationalError, transaction
 
 from agents.models import Agent
+from bonobot.gateway.offerings import Relayed
+from bonobot.gateway.places import Address
+from bonobot.gateway.visitors import welcome
+from bonobot.ledger.changes import bump
 from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Problem
+from bonobot.lib.runtime import runtime
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Role, Scope
 from tests.agents import casting
@@ -15,6 +22,32 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture
 def agents(acme: Organization) -> list[Agent]:
     return [casting.agent(acme, name) for name in ("one", "two", "three")]
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (OperationalError("host=secret"), "database_unavailable"),
+        (KeyError("secret"), "internal_error"),
+    ],
+)
+def test_a_fault_of_ours_is_told_by_a_code_and_not_by_its_words(
+    acme: Organization,
+    agents: list[Agent],
+    wire: Wire,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Exception,
+    code: str,
+):
+    async def broken(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(Relayed, "listed", broken)
+    text = token_of(casting.administrator(acme), Role.OPERATOR)
+    answer = wire.modern("/mcp/agents/one", "tools/list", token=text)
+    error = answer.error
+    assert (error["code"], error["data"]["code"]) == (-32603, code)
+    assert "secret" not in str(error)
 
 
 def status(wire: Wire, path: str, token: str) -> int:
@@ -56,3 +89,26 @@ def test_a_token_used_from_elsewhere_is_refused_like_none_that_there_is(
     assert AuditRow.objects.filter(action="token_refused").count() == 1
     here = token_of(boss, networks=["127.0.0.0/8"])
     assert status(wire, "/mcp/agents/one", here) == 200
+
+
+def test_an_address_that_means_something_else_by_now_lets_nobody_stay(
+    acme: Organization, helper: Agent
+) -> None:
+    text = token_of(casting.administrator(acme))
+    guest = runtime().call(welcome, text, Address("agent", "helper"), "")
+    assert runtime().call(guest.may_stay)
+    Agent.objects.filter(pk=helper.pk).delete()
+    casting.agent(acme, "helper")
+    with transaction.atomic():
+        bump(acme.pk)
+    assert not runtime().call(guest.may_stay)
+    with pytest.raises(Problem) as caught:
+        runtime().call(guest.principal_again)
+    assert caught.value.code == "unknown_endpoint"
+
+
+def test_a_visitor_that_is_written_down_shows_no_token(acme: Organization, helper: Agent) -> None:
+    text = token_of(casting.administrator(acme))
+    guest = runtime().call(welcome, text, Address("agent", "helper"), "")
+    assert text not in repr(guest)
+    assert text.rpartition("_")[2] not in repr(guest)

@@ -34,7 +34,7 @@ from bonobot.gateway.mount import Mount
 from bonobot.ledger.changes import bump
 from bonobot.ledger.heads import generation
 from bonobot.lib.runtime import runtime
-from bonobot.tenancy.models import Issuer, Membership, Organization, Token
+from bonobot.tenancy.models import Issuer, Membership, Organization, Token, User
 from bonobot.tenancy.roles import Role
 from mcp_servers.models import Definition, Preset, Secret, Server
 from tests.agents import casting
@@ -84,6 +84,7 @@ ROWS: dict[Any, Row] = {
     ToolPolicy: Row({"mode": "none"}, removal=False),
     ToolRule: Row({"pattern": "echo"}, removal=False),
     Membership: _unseen("a token's rights are its own"),
+    User: _unseen("nobody gave the token: it is a program's"),
     Issuer: _unseen("the token is one of ours"),
     ModelEndpoint: _unseen("no model is asked", agents=None),
     Preset: _unseen("its labels allow what is allowed", organization__isnull=False),

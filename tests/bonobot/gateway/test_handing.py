@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from agents.models import Agent, Handover
 from bonobot.gateway import handing
@@ -14,15 +16,18 @@ from bonobot.lib.runtime import runtime
 from bonobot.tenancy.models import Organization, Token
 from bonobot.tenancy.tokens import revoke
 from tests.agents import casting
+from tests.agents.test_unrecorded import LONG, Away, away
 from tests.bonobot.gateway.conftest import Wire, token_of
 from tests.bonobot.gateway.upstream import ABLE, Json, Upstream, give
 from tests.eventually import eventually
 
+__all__ = ["away"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 AGENT = "/mcp/agents/helper"
 ASK = "mcp_bygone_ask"
 OVER = -32602
+FAILED = -32050
 
 
 @pytest.fixture
@@ -106,7 +111,7 @@ def test_answers_are_taken_once(upstream: Upstream, wire: Wire, other: Wire) -> 
     for one in (other, wire):
         again = call(one, **answers(asked))
         assert again["error"]["code"] == OVER
-        assert "send it anew" in again["error"]["message"]
+        assert again["error"]["data"]["code"] == "call_over"
     assert len(upstream.asked_back) == 1
 
 
@@ -118,7 +123,39 @@ def test_a_holder_that_is_gone_is_told_of(
     runtime().call(_stop_attending, wire)
     gone = call(other, **answers(asked))
     assert gone["error"]["code"] == OVER
-    assert "is gone: send it anew" in gone["error"]["message"]
+    assert gone["error"]["data"]["code"] == "call_lost"
+
+
+def test_a_holder_that_was_silent_for_long_is_not_waited_for(
+    upstream: Upstream, wire: Wire, other: Wire
+) -> None:
+    asked = call(wire)
+    runtime().call(_stop_attending, wire)
+    silent(handing.GONE_S)
+    assert call(other, **answers(asked))["error"]["data"]["code"] == "call_lost"
+    assert call(other, **answers(asked))["error"]["data"]["code"] == "call_over"
+
+
+def test_a_holder_that_was_only_slow_ends_the_call_that_it_was_given_up_for(
+    upstream: Upstream, wire: Wire, other: Wire
+) -> None:
+    asked = call(wire)
+    runtime().call(_stop_attending, wire)
+    silent(handing.GONE_S)
+    assert call(other, **answers(asked))["error"]["data"]["code"] == "call_lost"
+    runtime().call(_attend_again, wire)
+    eventually(lambda: not Handover.objects.exists(), what="the end of the handover")
+    assert upstream.asked_back == []
+
+
+def silent(seconds: float) -> None:
+    """Have every holder's last sign of life be long ago."""
+    Handover.objects.update(beaten_at=timezone.now() - timedelta(seconds=seconds + 1))
+
+
+async def _attend_again(wire: Wire) -> None:
+    held = wire._mount.serving._relayed._held
+    held._attending = asyncio.create_task(held._attend())
 
 
 async def _stop_attending(wire: Wire) -> None:
@@ -127,6 +164,54 @@ async def _stop_attending(wire: Wire) -> None:
     assert attending is not None
     attending.cancel()
     await asyncio.wait({attending})
+
+
+def test_a_row_that_is_gone_meanwhile_ends_the_wait(
+    upstream: Upstream, wire: Wire, other: Wire
+) -> None:
+    arguments = {"times": 1, "for_ever": True}
+    asked = call(wire, arguments=arguments)
+    params = {"name": ASK, "arguments": arguments, **answers(asked)}
+    waiting = other.listen(AGENT, params, method="tools/call", capabilities=ABLE)
+    eventually(lambda: upstream.asked_back, what="the answer at the server")
+    Handover.objects.all().delete()
+    told = waiting.next()
+    waiting.close()
+    assert told is not None
+    assert (told["error"]["code"], told["error"]["data"]["code"]) == (OVER, "call_over")
+
+
+def test_what_could_not_be_written_is_told_where_the_client_waits(
+    upstream: Upstream, wire: Wire, other: Wire, away: Away
+) -> None:
+    asked = call(wire)
+    away.tries = LONG
+    told = call(other, **answers(asked))["result"]
+    away.tries = 0
+    problem = told["_meta"]["bonobot/problem"]
+    assert (told["isError"], problem["code"]) == (True, "outcome_unrecorded")
+    assert problem["remedy"].startswith("Look what it did")
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_a_server_that_fails_behind_an_answer_is_told_of(
+    where: str, upstream: Upstream, wire: Wire, other: Wire
+) -> None:
+    asked = call(wire, arguments={"times": 1, "fails": True})
+    there = wire if where == "here" else other
+    failed = call(there, arguments={"times": 1, "fails": True}, **answers(asked))
+    assert failed["error"]["code"] == FAILED
+
+
+def test_a_client_that_stays_away_is_a_no_to_the_server(
+    upstream: Upstream, wire: Wire, settings: Any
+) -> None:
+    settings.BONOBOT_ANSWER_S = 0.1
+    asked = call(wire)
+    (told,) = eventually(lambda: upstream.asked_back, what="the answer at the server")
+    assert told["error"]["code"] == -1
+    eventually(lambda: not Handover.objects.exists(), what="the end of the call")
+    assert call(wire, **answers(asked))["error"]["code"] == OVER
 
 
 @pytest.mark.parametrize("where", ["here", "elsewhere"])

@@ -195,7 +195,7 @@ def test_the_metadata_of_an_address_names_the_issuers_that_may_be_told(
     casting.issuer(acme, "https://hidden.example.com", "Hidden", announced=False)
     casting.issuer(acme, "https://off.example.com", "Off", enabled=False)
     told = wire.send("GET", f"/.well-known/oauth-protected-resource{AGENT}").message
-    assert told["authorization_servers"] == [login.url]
+    assert told["authorization_servers"] == [settings.BONOBOT_URL, login.url]  # ours comes first
     assert told["resource"] == HERE
 
 

@@ -3,16 +3,21 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
+from typing import Any
+from uuid import UUID
 
 import pytest
+from django.db import InterfaceError, OperationalError
 
 from agents.models import Agent
 from agents.sessions.requests import send
 from agents.tool_policies import PolicyText, set_policy
+from bonobot.gateway import listening
 from bonobot.gateway.listening import LOOK_EVERY_S
 from bonobot.gateway.places import Address
 from bonobot.gateway.serving import Serving
 from bonobot.gateway.visitors import Visitor, welcome
+from bonobot.gateway.watched import watch
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.models import Organization, Token
 from bonobot.tenancy.roles import Role
@@ -21,10 +26,12 @@ from mcp_servers.approval import withdraw
 from mcp_servers.connections.changes import TOPICS
 from mcp_servers.models import Server
 from tests.agents import casting
+from tests.bonobot.gateway.conftest import Wire
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 TOOLS = "notifications/tools/list_changed"
+BAD = -32602
 LONG_S = 30
 
 
@@ -34,26 +41,28 @@ def visiting(where: Organization) -> tuple[Visitor, Token]:
 
 
 def heard(visitor: Visitor, change: Callable[[], object]) -> list[str]:
-    """Return what is told after a change, up to the first notice or the end of the stream."""
+    """Return what is told after a change, up to the notice of tools or the end of the stream.
+
+    A change that a look falls into is told of in parts, so others may come before.
+    """
 
     async def listen() -> list[str]:
-        listening = Serving().listening
-        async with aclosing(listening.notices(visitor, TOPICS, tuple)) as stream:
+        there = Serving().listening
+        async with aclosing(there.notices(visitor, TOPICS, dict)) as stream:
             assert await anext(stream) == ("", {})
             await runtime().orm(change)
-            async with asyncio.timeout(LONG_S):
-                try:
-                    return [(await anext(stream))[0]]
-                finally:
-                    listening.stop()
+            told: list[str] = []
+            try:
+                async with asyncio.timeout(LONG_S):
+                    async for method, _ in stream:
+                        told.append(method)
+                        if method == TOOLS:
+                            break
+            finally:
+                there.stop()
+            return told
 
-    async def to_the_end() -> list[str]:
-        try:
-            return await listen()
-        except StopAsyncIteration:
-            return []
-
-    return runtime().call(to_the_end)
+    return runtime().call(listen)
 
 
 def test_a_policy_that_takes_a_tool_away_is_told(
@@ -88,14 +97,14 @@ def test_a_change_that_shows_nothing_new_is_not_told(
         issue(boss, name="another", role=Role.MEMBER)
 
     async def listen() -> None:
-        listening = Serving().listening
-        async with aclosing(listening.notices(visitor, TOPICS, tuple)) as stream:
+        there = Serving().listening
+        async with aclosing(there.notices(visitor, TOPICS, dict)) as stream:
             await anext(stream)
             await runtime().orm(unseen)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(3 * LOOK_EVERY_S):
                     await anext(stream)
-        listening.stop()
+        there.stop()
 
     runtime().call(listen)
 
@@ -110,13 +119,14 @@ def test_a_session_that_goes_on_is_told_to_who_watches_it(
     uri = f"bonobot://sessions/{session.pk}"
 
     async def listen() -> tuple[str, dict[str, str]]:
-        listening = Serving().listening
-        async with aclosing(listening.notices(visitor, (), lambda: [uri])) as stream:
+        there = Serving().listening
+        watched = await watch(visitor, [uri])
+        async with aclosing(there.notices(visitor, (), lambda: watched)) as stream:
             await anext(stream)
             await runtime().orm(send, boss, session, "And then?")
             async with asyncio.timeout(LONG_S):
                 found = await anext(stream)
-        listening.stop()
+        there.stop()
         return found
 
     assert runtime().call(listen) == ("notifications/resources/updated", {"uri": uri})
@@ -127,3 +137,80 @@ def test_a_new_agent_is_told_as_tools_of_the_organization(acme: Organization) ->
     _, text = issue(boss, name="watches", role=Role.OWNER)
     visitor = runtime().call(welcome, text, Address("organization"), "")
     assert TOOLS in heard(visitor, lambda: casting.agent(acme, "second"))
+
+
+def test_a_database_that_was_away_is_looked_at_again(
+    acme: Organization, helper: Agent, workshop: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    boss, (visitor, _) = casting.administrator(acme), visiting(acme)
+    looks, look = iter((OperationalError, InterfaceError)), listening.generations
+
+    def away(organizations: list[UUID]) -> dict[UUID, int]:
+        if (fault := next(looks, None)) is not None:
+            raise fault("the database is away")
+        return look(organizations)
+
+    monkeypatch.setattr(listening, "generations", away)
+    policy = PolicyText("denylist", deny=("mcp_workshop_add",))
+    assert heard(visitor, lambda: set_policy(boss, helper, policy)) == [TOOLS]
+    assert next(looks, None) is None
+
+
+def test_no_more_streams_are_open_than_a_process_may_have(
+    acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "MOST_STREAMS", 1)
+    wanted = {"notifications": {"toolsListChanged": True}}
+    first = wire.listen("/mcp/agents/helper", wanted)
+    assert (first.next() or {})["params"]["notifications"] == {"toolsListChanged": True}
+    refused = wire.modern("/mcp/agents/helper", "subscriptions/listen", wanted)
+    assert refused.error["code"] == BAD
+    first.close()
+    again = wire.listen("/mcp/agents/helper", wanted)
+    assert "method" in (again.next() or {})
+    again.close()
+
+
+@pytest.mark.parametrize("uris", [[7], ["a", None], ["a", "b"]])
+def test_what_are_no_uris_or_too_many_is_not_listened_to(
+    acme: Organization, helper: Agent, wire: Wire, monkeypatch: pytest.MonkeyPatch, uris: Any
+) -> None:
+    monkeypatch.setattr(listening, "MOST_WATCHED", 1)
+    wanted = {"notifications": {"resourceSubscriptions": uris}}
+    refused = wire.modern("/mcp/agents/helper", "subscriptions/listen", wanted)
+    assert refused.error["code"] == BAD
+
+
+def test_a_list_that_changes_before_a_sessions_stream_is_open_is_told_when_it_opens(
+    acme: Organization, helper: Agent, workshop: Server, wire: Wire
+) -> None:
+    boss, session = casting.administrator(acme), wire.handshake("/mcp/agents/helper")
+    assert session.ask("tools/list").result["tools"]
+    set_policy(boss, helper, PolicyText("denylist", deny=("mcp_workshop_add",)))
+    stream = session.follow()
+    assert method(stream.next()) == TOOLS
+    stream.close()
+    set_policy(boss, helper, PolicyText("all"))  # between two streams it is the same
+    stream = session.follow()
+    assert method(stream.next()) == TOOLS
+    withdraw(boss, workshop.definitions.get(name="echo"))  # and while one is open
+    assert method(stream.next()) == TOOLS
+    stream.close()
+
+
+def test_what_a_session_knows_already_is_not_told_when_its_stream_opens(
+    acme: Organization, helper: Agent, workshop: Server, wire: Wire
+) -> None:
+    boss, session = casting.administrator(acme), wire.handshake("/mcp/agents/helper")
+    for mode in ("denylist", "all"):
+        set_policy(boss, helper, PolicyText(mode))
+        session.ask("tools/list")
+    stream = session.follow()
+    withdraw(boss, workshop.definitions.get(name="echo"))
+    assert method(stream.next()) == TOOLS
+    stream.close()
+
+
+def method(message: dict[str, Any] | None) -> str:
+    assert message is not None
+    return str(message["method"])

@@ -37,3 +37,13 @@ def test_answers_may_be_read_by_known_origins_alone(wire: Wire) -> None:
     )
     strange = wire.send("OPTIONS", "/mcp", Origin=STRANGE, **ASKS)
     assert (strange.status, "access-control-allow-methods" in strange.headers) == (204, False)
+
+
+def test_where_tokens_come_from_may_be_read_by_known_origins_alone(wire: Wire) -> None:
+    path = "/.well-known/oauth-protected-resource/mcp"
+    asked = {**ASKS, "Access_Control_Request_Headers": "mcp-protocol-version"}
+    assert wire.send("OPTIONS", path, Origin=OURS, **asked).status == 204
+    read = wire.send("GET", path, Origin=OURS)
+    assert (read.status, read.headers["access-control-allow-origin"]) == (200, OURS)
+    strange = wire.send("GET", path, Origin=STRANGE)
+    assert "access-control-allow-origin" not in strange.headers

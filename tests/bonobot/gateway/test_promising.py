@@ -12,6 +12,7 @@ from agents import promises
 from agents.approvals import answer
 from agents.models import Agent, Approval, Promise
 from agents.tool_policies import PolicyText, set_policy
+from bonobot.gateway import fulfilling
 from bonobot.gateway.mount import Mount
 from bonobot.ledger.models import AuditRow
 from bonobot.lib.runtime import runtime
@@ -307,3 +308,59 @@ def test_a_servers_own_task_becomes_the_task(
     say("approve")
     assert over(wire, number)["result"]["content"][0]["text"] == 'shop "worked"'
     assert look(other, number)["taskId"] == number
+
+
+# --- a call that is being made when something happens
+
+
+@pytest.fixture
+def bygone(acme: Organization, helper: Agent) -> Iterator[Upstream]:
+    """A server of the handshake era that asks over a live connection, or never answers."""
+    with Upstream("bygone", old=True).listening() as upstream:
+        give(upstream, acme, helper)
+        asks = PolicyText("all", ask=("mcp_bygone_*",))
+        set_policy(casting.administrator(acme), helper, asks)
+        yield upstream
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_a_call_that_is_taken_back_while_it_is_made_is_ended(
+    where: str,
+    bygone: Upstream,
+    wire: Wire,
+    other: Wire,
+    say: Say,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fulfilling, "BEAT_S", 0.05)
+    arguments = {"times": 0, "for_ever": True}
+    sent = {"name": "mcp_bygone_ask", "arguments": arguments}
+    number = wire.modern(AGENT, "tools/call", sent, capabilities=ABLE).result["taskId"]
+    say("approve")
+    assert look(wire, number)["status"] == "working"
+    eventually(lambda: "tools/call" in bygone.http.methods(), what="the call at the server")
+    about(wire if where == "here" else other, AGENT, "tasks/cancel", number)
+    assert over(wire, number)["status"] == "cancelled"
+    call = AuditRow.objects.get(pk=Promise.objects.get().call_id)
+    eventually(lambda: call.refresh_from_db() or call.closed, what="the end of the call")
+    assert bygone.http.methods().count("tools/call") == 1
+
+
+def test_a_call_that_another_process_has_taken_is_not_made_here(
+    number: str, wire: Wire, say: Say, effects: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say("approve")
+    monkeypatch.setattr(promises, "claim", lambda row: False)
+    assert look(wire, number)["status"] == "working"
+    assert not effects.read_text()
+
+
+def test_an_error_of_the_servers_own_is_what_the_task_ends_with(
+    shop: Upstream, wire: Wire, say: Say
+) -> None:
+    shop.instead["tools/call"] = {"code": -32050, "data": {"why": "shut"}}
+    number = promised(wire, "echo")
+    say("approve")
+    ended = over(wire, number)
+    assert (ended["status"], ended["error"]["code"]) == ("failed", -32050)
+    assert ended["error"]["data"] == {"why": "shut"}

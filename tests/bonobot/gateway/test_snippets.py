@@ -98,3 +98,21 @@ def test_all_of_them_are_listed_and_none_without_saying_where_it_goes():
     found = snippets(target(HERE))
     assert [one.client for one in found] == list(CLIENTS)
     assert all(one.file or one.language == "sh" for one in found)
+
+
+@pytest.mark.parametrize("client", [one for one in CLIENTS if one != "curl"])
+def test_where_people_let_programs_in_the_address_is_enough(client):
+    found = snippet(client, target(HERE, agent_path("release-helper"), signs_in=True))
+    assert found.text.count(URL) == 1
+    for word in (PLACEHOLDER, "uthorization", "BONOBOT_TOKEN", "input"):
+        assert word not in found.text
+    assert "asks you" in found.note
+
+
+def test_a_token_that_is_given_is_written_in_all_the_same():
+    about = target(HERE, agent_path("release-helper"), TOKEN, signs_in=True)
+    assert snippets(about) == snippets(AGENT)
+
+
+def test_what_can_not_ask_a_person_has_a_token():
+    assert PLACEHOLDER in snippet("curl", target(HERE, signs_in=True)).text

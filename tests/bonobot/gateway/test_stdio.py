@@ -1,14 +1,28 @@
 """The gateway over standard input and output, used by the SDK's own client."""
 
 import asyncio
+import itertools
+import json
+import os
 import sys
+from functools import partial
+from select import select
+from typing import Any
 
+import anyio
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.server.stdio import stdio_server
 
 from agents.models import Agent
+from bonobot.gateway import stdio
+from bonobot.gateway.places import Address
+from bonobot.lib.problems import Problem
+from bonobot.lib.runtime import runtime
 from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue, revoke
 from mcp_servers.models import Server
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import token_of
@@ -16,6 +30,7 @@ from tests.processes import environment
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+LONG_S = 20
 WORDS = ["-m", "bonobot", "mcp", "serve", "--stdio", "--agent", "helper"]
 
 
@@ -36,3 +51,85 @@ def test_a_client_calls_an_agents_tools(
 
     names, text = asyncio.run(use())
     assert ("mcp_workshop_echo" in names, text) == (True, "hello")
+
+
+class Pipes:
+    """The standard input and output of a server in this process, as a client sees them."""
+
+    def __init__(self) -> None:
+        received, self._write = os.pipe()
+        self._read, sent = os.pipe()
+        self.stdin = os.fdopen(received, "r")
+        self.stdout = os.fdopen(sent, "w")
+        self._answers = os.fdopen(self._read, "r")
+        self._numbers = itertools.count(1)
+
+    def ask(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request and return what is answered to it."""
+        number = next(self._numbers)
+        self.tell({"id": number, "method": method, "params": params or {}})
+        while True:
+            assert select([self._read], [], [], LONG_S)[0], "nothing was answered"
+            found: dict[str, Any] = json.loads(self._answers.readline())
+            if found.get("id") == number:
+                return found
+
+    def tell(self, message: dict[str, Any]) -> None:
+        os.write(self._write, json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    def hang_up(self) -> None:
+        """Have the server's input end."""
+        os.close(self._write)
+
+    def close(self) -> None:
+        """Close what is left, once the server has ended."""
+        for end in (self.stdin, self.stdout, self._answers):
+            end.close()
+
+
+@pytest.fixture
+def pipes(monkeypatch: pytest.MonkeyPatch) -> Pipes:
+    found = Pipes()
+    ends = {"stdin": anyio.wrap_file(found.stdin), "stdout": anyio.wrap_file(found.stdout)}
+    monkeypatch.setattr(stdio, "stdio_server", partial(stdio_server, **ends))
+    return found
+
+
+def test_it_serves_until_its_input_ends_and_a_revoked_token_no_more(
+    acme: Organization, helper: Agent, workshop: Server, pipes: Pipes
+) -> None:
+    boss = casting.administrator(acme)
+    token, text = issue(boss, name="stdio", role=Role.OWNER)
+    serving = runtime().spawn(stdio.serve(text, Address("agent", "helper")), name="stdio")
+    said = {"protocolVersion": "2025-11-25", "capabilities": {}}
+    call = {"name": "mcp_workshop_echo", "arguments": {"text": "hello"}}
+    try:
+        opened = pipes.ask("initialize", {**said, "clientInfo": {"name": "tests", "version": "1"}})
+        pipes.tell({"method": "notifications/initialized"})
+        before = pipes.ask("tools/call", call)
+        revoke(boss, token)
+        after = pipes.ask("tools/call", call)
+    finally:
+        pipes.hang_up()
+        serving.result(timeout=LONG_S)
+    pipes.close()
+    assert opened["result"]["serverInfo"]["name"] == "bonobot"
+    assert before["result"]["content"][0]["text"] == "hello"
+    assert "bad_token" in str(after)
+    assert "hello" not in str(after)
+
+
+def test_what_a_client_would_find_is_counted(
+    acme: Organization, helper: Agent, workshop: Server
+) -> None:
+    token = token_of(casting.administrator(acme))
+    found = runtime().call(stdio.look, token, Address("server", "workshop"))
+    assert found == {
+        "tools": workshop.definitions.filter(kind="tool").count(),
+        "resources": workshop.definitions.filter(kind="resource").count(),
+        "templates": workshop.definitions.filter(kind="resource_template").count(),
+        "prompts": workshop.definitions.filter(kind="prompt").count(),
+    }
+    with pytest.raises(Problem) as caught:
+        runtime().call(stdio.look, token, Address("server", "nowhere"))
+    assert caught.value.code == "unknown_endpoint"

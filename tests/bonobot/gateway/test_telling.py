@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from django.conf import settings
 
 from bonobot.tenancy.models import Organization, Token
 from bonobot.tenancy.roles import Role
@@ -18,14 +17,17 @@ def acme() -> Organization:
     return casting.organization()
 
 
-def test_an_agents_snippets_are_listed_to_whoever_may_see_it(acme):
+@pytest.mark.parametrize("let_in", [True, False])
+def test_an_agents_snippets_are_listed_to_whoever_may_see_it(acme, settings, let_in):
+    settings.BONOBOT_OAUTH = let_in
     agent, other = casting.agent(acme), casting.agent(acme, "other")
     member = rest.as_role(acme, Role.MEMBER, agent)
     found = member.get(f"agents/{agent.slug}/snippets")
     assert found.json["url"] == f"{settings.BONOBOT_URL}/mcp/agents/{agent.slug}"
     cursor = next(one for one in found.json["snippets"] if one["client"] == "cursor")
     entry = json.loads(cursor["text"])["mcpServers"][f"bonobot-{agent.slug}"]
-    assert entry["headers"] == {"Authorization": "Bearer YOUR_TOKEN"}
+    header = {"headers": {"Authorization": "Bearer YOUR_TOKEN"}}
+    assert entry == {"url": found.json["url"]} | ({} if let_in else header)
     assert member.get(f"agents/{other.slug}/snippets").status == 404
 
 
@@ -46,7 +48,7 @@ def test_the_admin_shows_them_on_an_agent_and_on_a_server(acme):
     page = seat.get("agents_agent_programs", agent.pk)
     assert f"/mcp/agents/{agent.slug}" in page
     assert 'data-copies="snippet-codex"' in page
-    assert f"/mcp/servers/{server.slug}" in seat.get("mcp_servers_server_change", server.pk)
+    assert f"/mcp/servers/{server.slug}" in seat.get("mcp_servers_server_programs", server.pk)
 
 
 def test_a_new_token_is_shown_in_its_snippets_and_nowhere_later(acme):

@@ -6,13 +6,16 @@ All of it is one test, since two processes take longer to start than all that th
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from itertools import cycle
 from typing import Any
 
 import httpx2
 import pytest
+from django.utils import timezone
 
-from agents.models import Agent
+from agents.models import Agent, Handover
+from bonobot.gateway.handing import GONE_S
 from bonobot.tenancy.models import Organization
 from tests.agents import casting
 from tests.agents.conftest import acme, helper
@@ -41,7 +44,7 @@ class Remote(Wire):
 
     def __init__(self, web: Web, token: str) -> None:
         super().__init__(None, token)  # type: ignore[arg-type]  # nothing of it is in this process
-        self.url = web.url
+        self.web, self.url = web, web.url
 
     def send(self, verb: str, path: str, content: bytes = b"", **headers: str) -> Reply:
         named = _spelled(headers)
@@ -101,6 +104,7 @@ def test_two_web_processes_answer_as_one(
     a_task_of_one_is_known_to_the_other(pair)
     a_session_of_the_handshake_era_stays_where_it_is(pair)
     a_change_made_at_one_is_told_at_the_other(pair)
+    a_call_ends_with_the_process_that_holds_it(pair, upstreams[1])
 
 
 def called(wire: Remote, tool: str, **more: Any) -> Json:
@@ -132,10 +136,7 @@ def a_held_call_goes_on_at_either(pair: tuple[Remote, Remote], old: Upstream) ->
     found = called(pair[0], "bygone_ask", arguments=arguments)
     names = iter(("Ann", "Ben", "Cho"))
     for one in (pair[1], pair[0], pair[1]):
-        said = {"action": "accept", "content": {"name": next(names)}}
-        responses = dict.fromkeys(found["inputRequests"], said)
-        back = {"requestState": found["requestState"], "inputResponses": responses}
-        found = called(one, "bygone_ask", arguments=arguments, **back)
+        found = called(one, "bygone_ask", arguments=arguments, **answers(found, next(names)))
     assert found["resultType"] == "complete"
     assert all(name in text(found) for name in ("Ann", "Ben", "Cho"))
     assert len(old.asked_back) == 3
@@ -166,3 +167,32 @@ def a_change_made_at_one_is_told_at_the_other(pair: tuple[Remote, Remote]) -> No
     for one in pair:
         refused = one.modern(AGENT, "tools/call", {"name": "mcp_anew_echo", "arguments": {}})
         assert refused.error["code"] == -32602
+
+
+def a_call_ends_with_the_process_that_holds_it(pair: tuple[Remote, Remote], old: Upstream) -> None:
+    holding, other = pair
+    heard, called_before = len(old.asked_back), calls_at(old)
+    back = answers(called(holding, "bygone_ask", arguments={"times": 1}))
+    holding.web.kill()
+    # As if its client had taken its time; else the other one waits so long for a sign of life.
+    long_ago = timezone.now() - timedelta(seconds=GONE_S + 1)
+    Handover.objects.update(beaten_at=long_ago)
+    params = {"name": "mcp_bygone_ask", "arguments": {"times": 1}, **back}
+    for code in ("call_lost", "call_over"):
+        refused = other.modern(AGENT, "tools/call", params, capabilities=ABLE).error
+        assert (refused["code"], refused["data"]["code"]) == (-32602, code)
+    assert (len(old.asked_back), calls_at(old)) == (heard, called_before + 1)
+    again = called(other, "bygone_ask", arguments={"times": 1})
+    done = called(other, "bygone_ask", arguments={"times": 1}, **answers(again))
+    assert "Ann" in text(done)
+
+
+def answers(asked: Json, name: str = "Ann") -> Json:
+    """What a client sends back: an answer to all that was asked, and the state."""
+    said = {"action": "accept", "content": {"name": name}}
+    responses = dict.fromkeys(asked["inputRequests"], said)
+    return {"requestState": asked["requestState"], "inputResponses": responses}
+
+
+def calls_at(upstream: Upstream) -> int:
+    return upstream.http.methods().count("tools/call")

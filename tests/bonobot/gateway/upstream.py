@@ -38,6 +38,10 @@ class Upstream:
         self.mark = mark
         self.era = old
         self.asked_back: list[Json] = []
+        # By method, what is answered in place of the usual: a result, or an error with its code.
+        self.instead: dict[str, Json] = {}
+        # What is logged before a tool answers.
+        self.logs: list[Json] = []
         self._answered: dict[str, asyncio.Future[Json]] = {}
         own = HandshakeHttp(self._handshake) if old else self._modern
         self.http = RawHttp(own)
@@ -55,11 +59,26 @@ class Upstream:
         return {"method": "elicitation/create", "params": form}
 
     def _modern(self, asked: Asked) -> bytes:
+        if asked.method in self.instead:
+            return self._instead(asked, self.instead[asked.method])
         if asked.method == "tools/call":
-            return raw_http.result(asked, self._called(asked.message["params"]))
+            return self._logged(asked, self._called(asked.message["params"]))
         if asked.id is None:
             return raw_http.response(202, kind="")
         return self._said(asked)
+
+    def _instead(self, asked: Asked, found: Json) -> bytes:
+        if "code" in found:
+            return raw_http.error(asked, found["code"], 200, found.get("data"))
+        return raw_http.result(asked, found)
+
+    def _logged(self, asked: Asked, result: Json) -> bytes:
+        if not self.logs:
+            return raw_http.result(asked, result)
+        logs = [{"method": "notifications/message", "params": one} for one in self.logs]
+        told = [*logs, {"id": asked.id, "result": result}]
+        events = (raw_http.event({"jsonrpc": "2.0", **one}) for one in told)
+        return raw_http.STREAM + b"".join(events)
 
     def _called(self, params: Json) -> Json:
         if params["name"] == "work":
@@ -114,6 +133,8 @@ class Upstream:
             return raw_http.response(202, kind="")
         if asked.method == "tools/call" and asked.tool == "ask":
             return self._asking(asked)
+        if asked.method in self.instead:
+            return self._instead(asked, self.instead[asked.method])
         if asked.method == "tools/call":
             return raw_http.result(asked, self._text(asked.message["params"].get("arguments")))
         return self._said(asked)
@@ -123,13 +144,18 @@ class Upstream:
         yield raw_http.STREAM
         answers: list[Json] = []
         for turn in range(asked.message["params"].get("arguments", {}).get("times", 1)):
-            number = f"{self.mark}-{asked.id}-{turn}"
+            session = asked.headers.get("mcp-session-id", "")
+            number = f"{self.mark}-{session}-{asked.id}-{turn}"
             waiting = self._answered[number] = asyncio.get_running_loop().create_future()
             yield raw_http.event({"jsonrpc": "2.0", "id": number, **self.question})
             answers.append(await waiting)
             self.asked_back.append(answers[-1])
         if asked.message["params"].get("arguments", {}).get("for_ever"):
             await asyncio.Event().wait()
+        if asked.message["params"].get("arguments", {}).get("fails"):
+            failed = {"code": -32050, "message": "It failed."}
+            yield raw_http.event({"jsonrpc": "2.0", "id": asked.id, "error": failed})
+            return
         told = [one.get("result") or one.get("error") for one in answers]
         yield raw_http.event({"jsonrpc": "2.0", "id": asked.id, "result": self._text(told)})
 

@@ -22,7 +22,7 @@ WAIT_S = 30.0
 NEVER = 10**9
 
 pytestmark = pytest.mark.skipif(
-    connection.vendor != "sqlite", reason="PostgreSQL's rows are locked and read each time"
+    connection.vendor != "sqlite", reason="PostgreSQL doesn't tell: see test_at_once"
 )
 
 

@@ -8,7 +8,7 @@ from pytest_django import DjangoAssertNumQueries
 from bonobot.ledger import usage
 from bonobot.ledger.budgets import Cell, budget_key
 from bonobot.ledger.models import BudgetCell
-from bonobot.ledger.tasks import prune_audit
+from bonobot.ledger.tasks import forget_cells
 
 pytestmark = pytest.mark.django_db
 ORGANIZATION, OTHER = UUID(int=1), UUID(int=2)
@@ -67,6 +67,6 @@ def test_the_schedule_forgets_cells_after_ninety_days() -> None:
     ]
     for key in keys:
         BudgetCell.objects.create(key=key, organization_id=ORGANIZATION)
-    prune_audit()
+    forget_cells()
     left = usage.cells(ORGANIZATION)
     assert (keys[0] in left, keys[1] in left) == (True, False)

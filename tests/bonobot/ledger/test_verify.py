@@ -4,6 +4,7 @@ from uuid import UUID, uuid4
 import pytest
 from django.db import connection
 
+from bonobot.ledger import stored
 from bonobot.ledger import verify as verification
 from bonobot.ledger.changes import record
 from bonobot.ledger.models import AuditRow, Head
@@ -51,7 +52,8 @@ def test_an_organization_without_rows_is_sound(organization_id: UUID) -> None:
 def test_a_sound_chain_is_read_to_its_end_page_by_page(
     chain: UUID, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verification, "PAGE", 3)
+    monkeypatch.setattr(stored, "PAGE", 3)
+    monkeypatch.setattr(verification, "STEP", 4)
     report = verify(chain)
     assert (report.ok, report.rows, report.seq) == (True, 10, 10)
     assert report.digest == Head.objects.get().digest

@@ -57,3 +57,32 @@ def test_without_the_setting_nothing_is_said(client: Client, settings):
     settings.BONOBOT_CORS_ORIGINS = ()
     answer = client.get("/api/agents", headers={"Origin": FRONTEND})
     assert "Access-Control-Allow-Origin" not in answer
+
+
+LETTING_IN = ["/.well-known/oauth-authorization-server", "/oauth/register", "/oauth/token"]
+
+
+@pytest.mark.parametrize("path", [*LETTING_IN, "/oauth/revoke"])
+def test_a_program_in_a_browser_can_be_let_in(client: Client, path: str):
+    headers = {"Access-Control-Request-Headers": "mcp-protocol-version"}
+    asked = client.options(path, headers={"Origin": FRONTEND} | PREFLIGHT | headers)
+    assert asked.status_code == 204
+    assert "MCP-Protocol-Version" in asked["Access-Control-Allow-Headers"]
+    send = client.get if path.startswith("/.well-known") else client.post
+    answer = send(path, headers={"Origin": FRONTEND})
+    assert answer["Access-Control-Allow-Origin"] == FRONTEND
+    assert "Origin" in answer["Vary"]
+    for told in (asked, answer):
+        assert "Access-Control-Allow-Credentials" not in told
+    assert "Access-Control-Allow-Origin" not in send(
+        path, headers={"Origin": "https://evil.example"}
+    )
+
+
+@pytest.mark.parametrize("path", ["/oauth/authorize", "/oauth/callback", "/oauth/token/more"])
+def test_no_script_comes_to_the_pages_of_people(client: Client, path: str):
+    for answer in (
+        client.options(path, headers={"Origin": FRONTEND} | PREFLIGHT),
+        client.get(path, headers={"Origin": FRONTEND}),
+    ):
+        assert "Access-Control-Allow-Origin" not in answer

@@ -196,6 +196,15 @@ def test_closing_awaits_the_closers_the_latest_first_and_then_cancels_tasks() ->
     assert not found.loop.is_running()
 
 
+def test_what_a_library_left_on_our_own_loop_ends_with_it() -> None:
+    async def begin() -> "asyncio.Task[object]":
+        return asyncio.get_running_loop().create_task(asyncio.Event().wait())
+
+    left = runtime().call(begin)
+    close()
+    assert left.cancelled()
+
+
 @pytest.mark.parametrize("behaviour", ["fails", "hangs"])
 def test_a_closer_that_fails_or_hangs_does_not_keep_the_others_open(
     behaviour: str, caplog: pytest.LogCaptureFixture

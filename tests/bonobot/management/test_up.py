@@ -1,16 +1,18 @@
 """`bonobot up` as a person uses it: real processes in a folder of their own."""
 
 import errno
-import json
 import os
 import re
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import urllib.request
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -52,14 +54,10 @@ class Up:
 
     def presets(self) -> list[str]:
         """Return the slugs that the database offers to everybody, sorted."""
-        found = subprocess.run(
-            [sys.executable, "-m", "bonobot", "mcp", "presets", "--json"],
-            capture_output=True,
-            check=True,
-            env=self.environment(),
-            timeout=60,
-        )
-        return sorted(preset["slug"] for preset in json.loads(found.stdout))
+        database = sqlite3.connect(self.folder / "var" / "bonobot.sqlite3")
+        with closing(database):
+            said = "SELECT slug FROM mcp_servers_preset WHERE organization_id IS NULL ORDER BY slug"
+            return [slug for (slug,) in database.execute(said)]
 
     def get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
@@ -75,6 +73,22 @@ def one(tmp_path: Path) -> Iterator[Up]:
         pids = children(made.process.pid)
         made.process.kill()
         eventually(lambda: not any(map(exists, pids)), what="the end of all children")
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder for data whose database has its tables, to be copied."""
+    made = Up(tmp_path_factory.mktemp("begun"))
+    migrate = (sys.executable, "-m", "bonobot", "migrate", "--verbosity", "0")
+    subprocess.run(migrate, check=True, env=made.environment(), timeout=FIRST_ANSWER_S)
+    return made.folder / "var"
+
+
+@pytest.fixture
+def another(one: Up, begun: Path) -> Up:
+    """Give a `bonobot up` that finds a database."""
+    shutil.copytree(begun, one.folder / "var")
+    return one
 
 
 def children(pid: int) -> list[int]:
@@ -95,13 +109,13 @@ def exists(pid: int) -> bool:
         return False
 
 
-def test_it_starts_everything_and_ctrl_c_ends_everything(one: Up) -> None:
-    process = one.ready("--no-demo")
+def test_it_starts_everything_and_ctrl_c_ends_everything(another: Up) -> None:
+    process = another.ready("--no-demo")
     pids = children(process.pid)
     assert len(pids) == 3
-    assert healthy(one.port)
-    assert b"csrfmiddlewaretoken" in one.get("/admin/login/")
-    assert one.get("/static/unfold/css/styles.css")
+    assert healthy(another.port)
+    assert b"csrfmiddlewaretoken" in another.get("/admin/login/")
+    assert another.get("/static/unfold/css/styles.css")
     eventually(lambda: re.search(r"^worker │ .*ready", process.log(), re.MULTILINE))
 
     os.kill(process.pid, signal.SIGINT)
@@ -115,17 +129,17 @@ def test_it_starts_everything_and_ctrl_c_ends_everything(one: Up) -> None:
     assert "Traceback" not in process.log()
 
 
-def test_nothing_but_the_folder_for_data_is_written(one: Up) -> None:
-    process = one.ready("--no-demo", "--no-worker")
+def test_nothing_but_the_folder_for_data_is_written(another: Up) -> None:
+    process = another.ready("--no-demo", "--no-worker")
     assert len(children(process.pid)) == 1
     assert process.stop() == 0
-    assert {path.name for path in one.folder.iterdir()} == {"up.log", "var"}
-    keys = one.folder / "var" / "keys"
+    assert {path.name for path in another.folder.iterdir()} == {"up.log", "var"}
+    keys = another.folder / "var" / "keys"
     assert {path.stat().st_mode & 0o777 for path in keys.iterdir()} == {0o600}
 
 
-def test_a_program_that_dies_ends_the_others_and_is_named(one: Up) -> None:
-    process = one.ready("--no-demo")
+def test_a_program_that_dies_ends_the_others_and_is_named(another: Up) -> None:
+    process = another.ready("--no-demo")
     pids = children(process.pid)
     beat = next(pid for pid in pids if " beat " in command(pid))
     os.kill(beat, signal.SIGKILL)
@@ -134,8 +148,8 @@ def test_a_program_that_dies_ends_the_others_and_is_named(one: Up) -> None:
     assert not any(map(exists, pids))
 
 
-def test_its_programs_die_when_it_is_killed(one: Up) -> None:
-    process = one.ready("--no-demo")
+def test_its_programs_die_when_it_is_killed(another: Up) -> None:
+    process = another.ready("--no-demo")
     pids = children(process.pid)
     assert len(pids) == 3
     os.kill(process.pid, signal.SIGKILL)
@@ -144,6 +158,7 @@ def test_its_programs_die_when_it_is_killed(one: Up) -> None:
 
 def test_the_demo_is_made_once_and_its_password_shown_once(one: Up) -> None:
     process = one.ready()
+    assert re.search(r"^Applying \d+ migrations", process.log(), re.MULTILINE)
     assert re.search(r"^  user +\S+$", process.log(), re.MULTILINE)
     assert (
         len(re.findall(r"^  password +\S{12,}  \(shown once\)$", process.log(), re.MULTILINE)) == 1

@@ -82,7 +82,7 @@ def test_a_receiver_that_is_away_is_named_without_its_path(acme, webhook, hook, 
     notice = tell(acme)
     deliver_due()
     notice.refresh_from_db()
-    assert "doesn't answer" in notice.error
+    assert "can't be reached" in notice.error
     assert "geheimer-pfad" not in notice.error
 
 

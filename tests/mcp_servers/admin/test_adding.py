@@ -230,6 +230,11 @@ def test_the_gallery_shows_presets_by_category(preset: Preset, seat: desk.Desk) 
     assert "bonobot/presets/icons.svg#" in page
     assert "Forecast" in seat.get("mcp_servers_server_presets", category="weather")
     assert "Forecast" not in seat.get("mcp_servers_server_presets", category="other")
+    Preset.objects.update(category="")
+    page = seat.get("mcp_servers_server_presets", category="other")
+    assert "Forecast" in page
+    assert page.count('class="bb-chip" href="?category=other" aria-current="true"') == 1
+    assert 'href="?" aria-current="true"' not in page
 
 
 def test_an_operator_adds_a_server_from_a_preset(preset: Preset, seat: desk.Desk) -> None:

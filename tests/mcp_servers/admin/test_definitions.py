@@ -149,7 +149,7 @@ def test_definitions_are_narrowed(
     Definition.objects.filter(pk=prompt.pk).update(kind="prompt")
     Definition.objects.filter(pk=desk.offer(server, "evil").pk).update(fault="hidden text")
     Definition.objects.filter(pk=desk.offer(server, "echo").pk).update(enabled=False)
-    page = seat.get("mcp_servers_server_tools", server.pk, **query)
+    page = seat.get("mcp_servers_server_definitions", server.pk, **query)
     names = {"add", "greet", "evil", "echo"}
     assert {name for name in names if f'<code class="bb-strong">{name}</code>' in page} == expected
 
@@ -203,3 +203,29 @@ def test_what_reads_like_orders_is_marked_and_approved_by_itself_only(
     assert f'name="only" value="{seen(row)}"' in page
     seat.post("mcp_servers_server_tools", server.pk, only=seen(row))
     assert [one.name for one in Definition.objects.callable()] == ["echo"]
+
+
+def kept(server: Server, name: str, kind: str, **declared: object) -> Definition:
+    row = desk.offer(server, name, **declared)
+    Definition.objects.filter(pk=row.pk).update(kind=kind)
+    return row
+
+
+def test_each_kind_has_a_tab_of_its_own(server: Server, seat: desk.Desk) -> None:
+    desk.offer(server, "add")
+    kept(server, "note://one", "resource", uri="note://one", mimeType="text/x-note")
+    kept(server, "note://{id}", "resource_template")
+    kept(server, "greet", "prompt")
+    kept(server, "instructions", "instructions")
+    names = {"add", "note://one", "note://{id}", "greet", "instructions"}
+    for tab, query, expected in (
+        ("tools", {}, {"add"}),
+        ("resources", {}, {"note://one", "note://{id}"}),
+        ("resources", {"kind": "templates"}, {"note://{id}"}),
+        ("prompts", {}, {"greet", "instructions"}),
+        ("prompts", {"kind": "instructions"}, {"instructions"}),
+        ("definitions", {"state": "waiting"}, names),
+    ):
+        page = seat.get(f"mcp_servers_server_{tab}", server.pk, **query)
+        assert {one for one in names if f'<code class="bb-strong">{one}<' in page} == expected
+    assert "text/x-note" in seat.get("mcp_servers_server_resources", server.pk)

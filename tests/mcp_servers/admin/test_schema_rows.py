@@ -83,3 +83,29 @@ def test_an_example_has_what_is_required_and_defaults() -> None:
 def test_no_schema_breaks_the_page(schema: dict[str, Any]) -> None:
     assert all(row.type for row in rows(schema))
     assert isinstance(example(schema), dict)
+
+
+def test_references_and_alternatives_are_followed_once_on_each_way() -> None:
+    node = {
+        "type": "object",
+        "description": "One of a tree",
+        "properties": {"label": {"type": "string"}, "child": {"$ref": "#/$defs/Node"}},
+    }
+    schema = {
+        "properties": {
+            "tree": {"$ref": "#/$defs/Node"},
+            "where": {"anyOf": [{"properties": {"city": {"type": "string"}}}, {"type": "null"}]},
+            "gone": {"$ref": "https://elsewhere.example/x"},
+        },
+        "$defs": {"Node": node},
+    }
+    found = rows(schema)
+    assert [(row.depth, row.name, row.type) for row in found] == [
+        (0, "tree", "Node"),
+        (1, "label", "string"),
+        (1, "child", "Node"),
+        (0, "where", "anything or null"),
+        (1, "city", "string"),
+        (0, "gone", "x"),
+    ]
+    assert found[0].description == "One of a tree"

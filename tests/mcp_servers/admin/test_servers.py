@@ -157,7 +157,8 @@ def test_an_operator_is_not_offered_to_approve(acme: Organization) -> None:
     desk.offer(server)
     operator = desk.sit(acme, Role.OPERATOR)
     assert "approve_chosen" not in operator.get("mcp_servers_server_changelist")
-    act(operator, "approve_chosen", server)
+    chosen = {"action": "approve_chosen", "_selected_action": str(server.pk)}
+    operator.post("mcp_servers_server_changelist", status=403, **chosen)
     assert not Definition.objects.callable().exists()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_servers.connections import streamable
+from mcp_servers.connections import sessions
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.host import Host
 from mcp_servers.connections.pool import Connections
@@ -280,7 +280,7 @@ async def test_listening_ends_with_its_session(connections: Connections):
 async def test_a_stream_that_does_not_open_is_not_waited_for_long(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(streamable, "LISTENING_S", 0.1)
+    monkeypatch.setattr(sessions, "LISTENING_S", 0.1)
 
     async def mute(asked: Asked) -> Events:
         await asyncio.Event().wait()
@@ -294,7 +294,7 @@ async def test_a_stream_that_does_not_open_is_not_waited_for_long(
     async with RawHttp(respond).listening() as server:
         endpoint = http(server.url, era="handshake")
         assert text_of(await call(connections, endpoint, "x", host=Asker())) == "ok"
-        monkeypatch.setattr(streamable, "LISTENING_S", 60)
+        monkeypatch.setattr(sessions, "LISTENING_S", 60)
         error = await failure(
             call(connections, endpoint, "x", host=Asker(), holder="session:b", timeout_s=0.3)
         )

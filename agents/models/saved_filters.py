@@ -1,0 +1,35 @@
+"""SavedFilter: a way of looking at the audit that a person gave a name."""
+
+from django.conf import settings
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.tenancy.scoped import OrganizationModel
+
+LONGEST_NAME = 80
+LONGEST_QUERY = 2_000
+
+
+class SavedFilter(OrganizationModel):
+    """The filters, search and order of the audit's list, as its address holds them.
+
+    Its owner's own, or `shared` with all who read the organization's audit.
+    """
+
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="+")
+    name = models.CharField(_("name"), max_length=LONGEST_NAME)
+    query = models.CharField(max_length=LONGEST_QUERY)
+    shared = models.BooleanField(default=False, db_default=False)
+
+    class Meta:
+        ordering = ("name", "pk")
+        verbose_name = _("saved filter")
+        verbose_name_plural = _("saved filters")
+        constraints = (
+            models.UniqueConstraint(
+                fields=("organization", "owner", "name"), name="saved_filter_once"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,122 @@
+"""Save, list and remove ways of looking at the audit; each person's own, or shared by choice."""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+from uuid import UUID
+
+from django.db.models import Q, QuerySet
+
+from agents.models import SavedFilter
+from agents.models.saved_filters import LONGEST_NAME, LONGEST_QUERY
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Conflict, Forbidden, Invalid
+from bonobot.lib.sayings import say
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+
+MOST = 50
+# Of an address: which page, which form of a file, Django's own marks.
+NOT_KEPT = frozenset({"p", "form", "e", "all", "_changelist_filters"})
+
+
+def kept_of(query: str) -> str:
+    """Return what of an address is a way of looking: filters, search and order, sorted."""
+    pairs = parse_qsl(query, max_num_fields=100)
+    return urlencode(sorted(pair for pair in pairs if pair[0] not in NOT_KEPT))
+
+
+def filters_of(principal: Principal) -> QuerySet[SavedFilter]:
+    """Return a person's own filters, and those that others share with the organization."""
+    rows: Any = SavedFilter.objects.for_organization(principal.organization_id)
+    if principal.kind != "user":
+        found: QuerySet[SavedFilter] = rows.none()
+        return found
+    mine = rows.filter(Q(owner_id=UUID(principal.id)) | Q(shared=True)).select_related("owner")
+    return mine.order_by("name", "pk")
+
+
+def save_filter(principal: Principal, name: str, query: str, *, shared: bool) -> SavedFilter:
+    """Keep a way of looking under a name; one's own of that name is replaced.
+
+    Raises `Invalid` naming the field, `Conflict` (`too_many_filters`), `Forbidden` for programs.
+    """
+    principal.require(Action.VIEW_AUDIT)
+    if principal.kind != "user":
+        raise Forbidden("Only a person keeps filters.", rule="person")
+    name, kept = name.strip(), _kept(query)
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise Invalid(
+            say("The name has {count} characters.", count=len(name)),
+            field="name",
+            remedy=say(
+                "Give it a name of 1 to {longest_name} characters.", longest_name=LONGEST_NAME
+            ),
+        )
+    mine = SavedFilter.objects.for_organization(principal.organization_id).filter(
+        owner_id=UUID(principal.id)
+    )
+    row = mine.filter(name=name).first()
+    if row is None:
+        if mine.count() >= MOST:
+            raise Conflict(
+                say("There are {most} filters of yours.", most=MOST),
+                code="too_many_filters",
+                remedy="Remove one first.",
+            )
+        row = SavedFilter(
+            organization_id=principal.organization_id, owner_id=UUID(principal.id), name=name
+        )
+    told = shared or row.shared
+    row.query, row.shared = kept, shared
+    with _recorded(principal, row, "audit_filter_saved", {"query": kept}, told=told):
+        row.save()
+    return row
+
+
+def remove_filter(principal: Principal, row: SavedFilter) -> None:
+    """Remove one's own filter, or one that is shared by those who manage the organization."""
+    if str(row.owner_id) != principal.id:
+        principal.require(Action.MANAGE_ORGANIZATION)
+    with _recorded(principal, row, "audit_filter_removed", {"query": row.query}, told=row.shared):
+        row.delete()
+
+
+def may_remove(principal: Principal, row: SavedFilter) -> bool:
+    """Tell whether it may be removed by this person."""
+    return str(row.owner_id) == principal.id or principal.may(Action.MANAGE_ORGANIZATION)
+
+
+def _kept(query: str) -> str:
+    try:
+        kept = kept_of(query)
+    except ValueError:
+        kept = "x" * (LONGEST_QUERY + 1)
+    if not kept:
+        raise Invalid(
+            "The list shows everything.",
+            field="query",
+            remedy="Filter, search or sort it first; that is what is kept.",
+        )
+    if len(kept) > LONGEST_QUERY:
+        raise Invalid("There is too much in the filter.", field="query", remedy="Filter by less.")
+    return kept
+
+
+def _recorded(
+    principal: Principal, row: SavedFilter, action: str, details: Mapping[str, Any], *, told: bool
+) -> AbstractContextManager[Any]:
+    """Record what others see; what a person keeps for themselves is nobody's business."""
+    if not told:
+        return nullcontext()
+    return change(
+        organization_id=row.organization_id,
+        actor=principal.actor,
+        action=action,
+        resource_type="saved_filter",
+        resource_id=str(row.pk),
+        resource_name=row.name,
+        details=dict(details),
+        governed=False,
+    )

@@ -1,0 +1,140 @@
+"""What grows with an organization: a small one beside one a thousand times as large.
+
+    DATABASE_URL=postgresql://…/small python -m benchmarks.county
+    DATABASE_URL=postgresql://…/large python -m benchmarks.county --agents 10000 --servers 5000 \\
+        --rows 10000000
+    python -m benchmarks.bench_growth postgresql://…/small postgresql://…/large
+
+Each page is opened three times by a signed-in administrator within the process (`tests.crowd`), the
+first time left out, and the faster of the others counts; where the first takes more than two
+seconds, that is told. A query that takes longer than twenty seconds is given up. Calls are admitted
+and settled by the ledger's writer, a hundred of them one after the other. `verify` reads the first
+200,000 rows; its memory is the process's peak. What `benchmarks.grown_gateway` measures comes last.
+"""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+TIMES = 3
+CALLS = 100
+VERIFIED = 200_000
+LIMIT_MS = 20_000
+MORE = (
+    ("dashboard, 7 days", "/admin/?range=7d"),
+    ("dashboard, 30 days", "/admin/?range=30d"),
+    ("usage", "/admin/usage/"),
+)
+
+
+def measure() -> None:
+    """Measure this process's database; print ms and what, line by line."""
+    import django
+
+    django.setup()
+    from django.db import OperationalError, connection
+    from django.test import Client
+
+    from agents.models import Agent
+    from benchmarks.grown_gateway import figures
+    from bonobot.tenancy.models import Organization, User
+    from mcp_servers.models import Server
+    from tests.crowd import Town
+
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET statement_timeout = {LIMIT_MS}")
+    where = Organization.objects.get(slug="town")
+    agent = Agent.objects.get(organization=where, slug="mayor")
+    client = Client(headers={"host": "localhost"})
+    client.force_login(User.objects.get(username="root-of-town"))
+    town = Town(where, agent, Server.objects.order_by("name").first(), client)
+    for title, address in (*town.pages(), *MORE):
+        try:
+            _say(title, _fastest(lambda address=address: town.open(address)))
+        except OperationalError:
+            sys.stdout.write(f"- {title} (given up after {LIMIT_MS // 1000} s)\n")
+        except AssertionError as error:
+            sys.stdout.write(f"- {title} ({error})\n")
+    _say(f"a call admitted and settled, of {CALLS}", _calls(where.pk))
+    _verify(where.pk)
+    for title, seconds in figures(town):
+        _say(title, seconds)
+
+
+def _fastest(what: Callable[[], Any]) -> float:
+    times = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        what()
+        times.append(time.perf_counter() - began)
+        if times[0] > LIMIT_MS / 10_000:
+            break
+    return min(times[1:] or times)
+
+
+def _calls(organization_id: Any) -> float:
+    from benchmarks.bench_ledger import Caller
+    from bonobot.ledger.heads import generation
+    from bonobot.ledger.writer import writer
+
+    caller = Caller(organization_id)
+    times = []
+    for _ in range(CALLS):
+        admission = caller.admission()
+        object.__setattr__(admission, "generation", generation(organization_id))
+        began = time.perf_counter()
+        writer().admit(admission).result(30)
+        writer().settle(caller.settlement(admission)).result(30)
+        times.append(time.perf_counter() - began)
+    return sorted(times)[len(times) // 2]
+
+
+def _verify(organization_id: Any) -> None:
+    from bonobot.ledger.stored import tip_of
+    from bonobot.ledger.verify import advance, beginning
+
+    began = time.perf_counter()
+    standing = advance(beginning(organization_id), tip_of(organization_id), rows=VERIFIED)
+    took = (time.perf_counter() - began) / standing.rows
+    _say("audit verify, 10,000 rows", took * 10_000)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    sys.stdout.write(f"{peak} memory of all this at its peak, MiB\n")
+
+
+def _say(title: str, seconds: float) -> None:
+    sys.stdout.write(f"{seconds * 1000:.1f} {title}\n")
+    sys.stdout.flush()
+
+
+def main(urls: list[str]) -> None:
+    """Measure each database in a process of its own and print one table."""
+    found: dict[str, list[str]] = {}
+    for url in urls:
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.bench_growth"],
+            env=os.environ | {"DATABASE_URL": url, "BENCH_GROWTH": "measure"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        for line in done.stdout.splitlines():
+            value, _, title = line.partition(" ")
+            found.setdefault(title, []).append(value)
+    table = Table(title="Growth: ms")
+    for title in ("what", *(url.rpartition("/")[2] for url in urls)):
+        table.add_column(title)
+    for title, values in found.items():
+        table.add_row(title, *values)
+    Console(width=110).print(table)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "bonobot.settings")
+    measure() if os.environ.get("BENCH_GROWTH") == "measure" else main(sys.argv[1:])

@@ -1,0 +1,114 @@
+"""A grown organization at the gateway: a discovery, `tools/list`, a governed call from end to end.
+
+A server of one tool is registered among the others, discovered, and bound to the agent beside the
+fifty that it has; a web process of its own answers an MCP client over HTTP.
+"""
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
+
+import httpx2
+
+from benchmarks.bench_gateway import META, MODERN, _free_port, _running
+from benchmarks.upstream import arguments
+from tests.crowd import Town
+
+CALLS, LISTS = 50, 5
+TOOL = "mcp_bench_echo"
+
+
+def figures(town: Town) -> Iterator[tuple[str, float]]:
+    """Yield what was measured and how many seconds it took."""
+    from bonobot.ledger.writer import close
+    from bonobot.lib import runtime
+
+    upstream, port = _free_port(), _free_port()
+    peers = (sys.executable, "-m", "benchmarks.gateway_peers", "upstream", str(upstream))
+    web = (sys.executable, "-m", "uvicorn", "bonobot.asgi:application", "--lifespan", "on")
+    with _running(*peers, port=upstream):
+        took, token = _furnished(town, f"http://127.0.0.1:{upstream}/mcp")
+        yield "discovery of a server", took
+        runtime.close()
+        close()
+        quiet = ("--log-level", "warning", "--no-access-log", "--port", str(port))
+        os.environ.pop("BENCH_GROWTH", None)
+        with _running(*web, *quiet, port=port), _client(port, token) as client:
+            yield from _asked(client, f"/mcp/agents/{town.agent.slug}")
+
+
+def _furnished(town: Town, url: str) -> tuple[float, str]:
+    """Register the server and bind it; return how long its discovery took, and a token."""
+    from agents.bindings import bind
+    from benchmarks.door import NEVER
+    from bonobot.lib.runtime import runtime
+    from bonobot.tenancy.roles import Role
+    from bonobot.tenancy.tokens import issue
+    from mcp_servers.approval import approve
+    from mcp_servers.discovery import discover
+    from tests.agents import casting
+
+    where = town.organization
+    boss = casting.administrator(where)
+    server = casting.http_server(where, url, "bench")
+    began = time.perf_counter()
+    runtime().call(discover, server.pk, actor=boss.actor)
+    took = time.perf_counter() - began
+    approve(boss, server)
+    bind(boss, town.agent, server)
+    type(town.agent).objects.filter(pk=town.agent.pk).update(calls_per_minute=NEVER)
+    _, token = issue(boss, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER)
+    return took, token
+
+
+def _client(port: int, token: str) -> httpx2.Client:
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "Authorization": f"Bearer {token}",
+        "MCP-Protocol-Version": MODERN,
+    }
+    return httpx2.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60)
+
+
+def _asked(client: httpx2.Client, path: str) -> Iterator[tuple[str, float]]:
+    numbers = itertools.count()
+    meta = {
+        f"{META}protocolVersion": MODERN,
+        f"{META}clientInfo": {"name": "bench", "version": "1"},
+        f"{META}clientCapabilities": {},
+    }
+
+    def ask(method: str, **params: Any) -> Any:
+        body = {"jsonrpc": "2.0", "id": next(numbers), "method": method}
+        named = {"Mcp-Name": params["name"]} if "name" in params else {}
+        answer = client.post(
+            path,
+            json=body | {"params": params | {"_meta": meta}},
+            headers={"Mcp-Method": method, **named},
+        )
+        return answer.json()["result"]
+
+    def listed() -> None:
+        more: dict[str, str] = {}
+        while cursor := ask("tools/list", **more).get("nextCursor"):
+            more = {"cursor": cursor}
+
+    def called() -> None:
+        said = ask("tools/call", name=TOOL, arguments=arguments(next(numbers)))
+        if "It is warm" not in said["content"][0]["text"]:
+            raise SystemExit(f"it answered {said}")
+
+    yield "tools/list at the gateway, the first", _timed(listed)
+    yield "tools/list at the gateway", median(_timed(listed) for _ in range(LISTS))
+    yield "a governed call over HTTP, the first", _timed(called)
+    yield "a governed call over HTTP", median(_timed(called) for _ in range(CALLS))
+
+
+def _timed(what: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    what()
+    return time.perf_counter() - began

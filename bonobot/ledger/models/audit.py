@@ -1,0 +1,214 @@
+"""The chains: their heads, their rows, and where they begin once old rows have left."""
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Never
+from uuid import UUID
+
+from django.db import models
+from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.ledger.chain import GENESIS
+from bonobot.lib.problems import Problem
+
+
+class AppendOnly(Problem):
+    """Something tried to change or delete audit rows."""
+
+    code = "append_only"
+    status = 405
+    title = "The audit can't be changed"
+
+
+def _refuse() -> Never:
+    raise AppendOnly(
+        "Audit rows are only added, by the ledger's writer and by `ledger.changes`.",
+        remedy="Old rows leave by `bonobot audit prune`, which keeps the chain verifiable.",
+    )
+
+
+class Head(models.Model):
+    """The end of an organization's chain and the generation of what governs it.
+
+    Its row lock is the lock of the chain. Whatever changes a policy, token, server or pin raises
+    the generation; an admission that was decided under an older one is refused.
+    """
+
+    organization_id = models.UUIDField(primary_key=True)
+    seq = models.BigIntegerField(default=0, db_default=0)
+    digest = models.CharField(max_length=64, default=GENESIS, db_default=GENESIS)
+    generation = models.BigIntegerField(default=0, db_default=0)
+
+    def __str__(self) -> str:
+        return f"{self.organization_id} at {self.seq}"
+
+
+class AuditQuerySet(models.QuerySet["AuditRow"]):
+    """Reads of the audit; everything that writes raises `AppendOnly`."""
+
+    def of(self, organization_id: UUID) -> "AuditQuerySet":
+        """Return the rows of one organization, the latest first."""
+        return self.filter(organization_id=organization_id).order_by("-opened_at", "-seq")
+
+    def running(self) -> "AuditQuerySet":
+        """Return the calls that were admitted and have no outcome yet."""
+        return self.filter(outcome=AuditRow.Outcome.OPEN)
+
+    def update(self, **kwargs: Any) -> Never:
+        """Refuse."""
+        _refuse()
+
+    def delete(self) -> Never:
+        """Refuse."""
+        _refuse()
+
+    def bulk_create(self, objs: Iterable["AuditRow"], *args: Any, **kwargs: Any) -> Never:
+        """Refuse."""
+        _refuse()
+
+    def bulk_update(self, objs: Iterable["AuditRow"], *args: Any, **kwargs: Any) -> Never:
+        """Refuse."""
+        _refuse()
+
+
+class AuditRow(models.Model):
+    """A call or an event: sealed when it was asked for (`opened`), and again when it ended.
+
+    `opened` and `closed` are the sealed texts; each has a place (`seq`) and a digest in the
+    organization's chain. Refusals and administrative events are sealed once; a refusal that came
+    again within a minute is closed with its `repeats`. The other columns are copies from the
+    texts, for searching, and verification compares them.
+    """
+
+    class Decision(models.TextChoices):
+        ALLOW = "allow"
+        DENY = "deny"
+        ASK = "ask"
+
+    class Outcome(models.TextChoices):
+        OPEN = "open"
+        OK = "ok"
+        ERROR = "error"
+        REFUSED = "refused"
+        UNKNOWN = "unknown"
+        CANCELLED = "cancelled"
+
+    id = models.UUIDField(primary_key=True)
+    organization_id = models.UUIDField()
+
+    seq = models.BigIntegerField()
+    digest = models.CharField(max_length=64)
+    opened = models.TextField()
+    opened_at = models.DateTimeField()
+    closed_seq = models.BigIntegerField(null=True)
+    closed_digest = models.CharField(max_length=64, default="", db_default="")
+    closed = models.TextField(default="", db_default="")
+    closed_at = models.DateTimeField(null=True)
+
+    action = models.CharField(max_length=64)
+    event_type = models.CharField(max_length=64)
+    resource_type = models.CharField(max_length=64)
+    resource_id = models.CharField(max_length=255)
+    resource_name = models.CharField(max_length=255)
+    actor_kind = models.CharField(max_length=16)
+    actor_id = models.CharField(max_length=255)
+    actor_label = models.CharField(max_length=255)
+    decision = models.CharField(max_length=16, choices=Decision)
+    rule = models.CharField(max_length=255)
+    code = models.CharField(max_length=64)
+    agent_id = models.UUIDField(null=True)
+    agent_name = models.CharField(max_length=255)
+    server_id = models.UUIDField(null=True)
+    server_name = models.CharField(max_length=255)
+    tool_name = models.CharField(max_length=255)
+    session_id = models.UUIDField(null=True)
+    parent_id = models.UUIDField(null=True)
+
+    outcome = models.CharField(
+        max_length=16, choices=Outcome, default=Outcome.OPEN, db_default=Outcome.OPEN
+    )
+    duration_ms = models.BigIntegerField(null=True)
+    input_tokens = models.BigIntegerField(default=0, db_default=0)
+    output_tokens = models.BigIntegerField(default=0, db_default=0)
+    cost_microusd = models.BigIntegerField(default=0, db_default=0)
+    repeats = models.BigIntegerField(default=0, db_default=0)
+
+    objects: ClassVar[AuditQuerySet] = AuditQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        base_manager_name = "objects"  # nobody gets a manager that writes
+        verbose_name = _("row of the audit")
+        verbose_name_plural = _("rows of the audit")
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organization_id", "seq"], name="ledger_auditrow_one_chain"
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["organization_id", "-opened_at"], name="ledger_audit_time"),
+            models.Index(
+                fields=["organization_id", "agent_id", "-opened_at"],
+                name="ledger_audit_agent",
+                condition=Q(agent_id__isnull=False),
+            ),
+            models.Index(
+                fields=["organization_id", "server_id", "-opened_at"],
+                name="ledger_audit_server",
+                condition=Q(server_id__isnull=False),
+            ),
+            models.Index(
+                fields=["organization_id", "session_id", "-opened_at"],
+                name="ledger_audit_session",
+                condition=Q(session_id__isnull=False),
+            ),
+            models.Index(
+                fields=["organization_id", "tool_name", "-opened_at"], name="ledger_audit_tool"
+            ),
+            models.Index(
+                fields=["organization_id", "code", "-opened_at"], name="ledger_audit_code"
+            ),
+            models.Index(
+                fields=["organization_id", "outcome", "-opened_at"], name="ledger_audit_outcome"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.action} {self.resource_type} {self.resource_id}: {self.outcome}"
+
+    def save(self, *args: Any, **kwargs: Any) -> Never:
+        """Refuse."""
+        _refuse()
+
+    def delete(self, *args: Any, **kwargs: Any) -> Never:
+        """Refuse."""
+        _refuse()
+
+
+class Checkpoint(models.Model):
+    """Where a chain begins since its older rows were removed, signed; see `retention`."""
+
+    id = models.UUIDField(primary_key=True)
+    organization_id = models.UUIDField()
+    seq = models.BigIntegerField()
+    digest = models.CharField(max_length=64)
+    statement = models.JSONField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["organization_id", "seq"], name="ledger_checkpoint_once"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.organization_id} from {self.seq}"
+
+
+class Verification(models.Model):
+    """Where the last verification of a chain stands, signed; see `verify`."""
+
+    organization_id = models.UUIDField(primary_key=True)
+    statement = models.JSONField()
+
+    def __str__(self) -> str:
+        return f"verification of {self.organization_id}"

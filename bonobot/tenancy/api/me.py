@@ -1,0 +1,117 @@
+"""Whoever asks: what a token is, who a person is, what they say of themselves."""
+
+from typing import Any
+
+from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
+from rest_framework import serializers
+from rest_framework.response import Response
+
+from bonobot.lib.problems import Forbidden
+from bonobot.tenancy import profiles
+from bonobot.tenancy.api.resources import READ_OR_RUN, Resource
+from bonobot.tenancy.api.schema import operation
+from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.models import Organization, User
+from bonobot.tenancy.roles import Role
+
+LANGUAGES = ["", "en", "de"]
+
+
+class PersonShape(Shape):
+    """A person's profile."""
+
+    username = serializers.CharField()
+    first_name = serializers.CharField()
+    last_name = serializers.CharField()
+    email = serializers.CharField()
+    language = serializers.ChoiceField(LANGUAGES)
+
+
+class MeShape(Shape):
+    """Who asks, and in which organization."""
+
+    kind = serializers.ChoiceField([("user", "a person's session"), ("token", "a token")])
+    id = serializers.UUIDField()
+    name = serializers.CharField(help_text="That a person signs in with, or of the token.")
+    organization = serializers.CharField(help_text="Its slug.")
+    role = serializers.ChoiceField([role.value for role in Role])
+    platform_admin = serializers.BooleanField()
+    person = PersonShape(allow_null=True, help_text="null: a token.")
+
+
+@extend_schema_serializer(
+    examples=[OpenApiExample("In German", {"language": "de"}, request_only=True)]
+)
+class MeBody(Shape):
+    """What people say of themselves."""
+
+    first_name = serializers.CharField(max_length=150, allow_blank=True, required=False)
+    last_name = serializers.CharField(max_length=150, allow_blank=True, required=False)
+    language = serializers.ChoiceField(LANGUAGES, required=False, help_text="Empty: the browser's.")
+
+
+class EndedShape(Shape):
+    """What came of signing out elsewhere."""
+
+    ended = serializers.IntegerField(help_text="Sessions.")
+
+
+class OwnResource(Resource):
+    """What has to do with whoever asks."""
+
+    def person(self) -> User:
+        """Return the person; raises `Forbidden` (code `not_a_person`) for tokens."""
+        user: Any = self.request.user
+        if self.principal.kind != "user":
+            raise Forbidden(
+                "A token has no profile and no sessions.",
+                code="not_a_person",
+                rule="person",
+                remedy="Sign in as the person.",
+            )
+        return User.objects.get(pk=user.pk)
+
+    def told(self) -> dict[str, Any]:
+        """Return who asks."""
+        principal = self.principal
+        return {
+            "kind": principal.kind,
+            "id": principal.id,
+            "name": principal.label,
+            "organization": Organization.objects.get(pk=principal.organization_id).slug,
+            "role": principal.role,
+            "platform_admin": principal.platform_admin,
+            "person": self.person() if principal.kind == "user" else None,
+        }
+
+
+class Me(OwnResource):
+    """Whoever asks."""
+
+    rules = {"GET": READ_OR_RUN, "PATCH": READ_OR_RUN}
+    narrowed = ("GET",)
+
+    @operation("get_me", answer=MeShape)
+    def get(self, request: object) -> Response:
+        """Show who asks: a person, or a token."""
+        return self.shown(self.told(), MeShape)
+
+    @operation("change_me", body=MeBody, answer=MeShape)
+    def patch(self, request: object) -> Response:
+        """Change one's own profile; people only. The address is changed in the admin."""
+        person = self.person()
+        profiles.alter(person, **self.read(MeBody, partial=True))
+        return self.shown(self.told(), MeShape)
+
+
+class MySessions(OwnResource):
+    """Where one is signed in."""
+
+    rules = {"DELETE": READ_OR_RUN}
+
+    @operation("sign_out_elsewhere", answer=EndedShape)
+    def delete(self, request: object) -> Response:
+        """End one's sessions but the one that asks; people only."""
+        here = self.request.session.session_key or ""
+        ended = profiles.sign_out_elsewhere(self.person(), here=here)
+        return self.shown({"ended": ended}, EndedShape)

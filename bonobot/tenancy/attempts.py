@@ -1,0 +1,77 @@
+"""Attempts: how often something that can be guessed may be tried, across all processes.
+
+Each limit is one row per subject (an account, an address), moved by a conditional update; subjects
+are kept as digests. Rows that are full again are deleted.
+"""
+
+from dataclasses import dataclass
+from hashlib import sha256
+from time import time_ns
+
+from django.db import IntegrityError, transaction
+
+from bonobot.lib.problems import Problem
+from bonobot.lib.rates import admit, interval
+from bonobot.tenancy.models import Attempts
+
+TRIES = 5  # until somebody else's update is no longer in the way
+SECOND = 1_000_000
+
+
+class TooMany(Problem):
+    """It was tried too often; `retry_after` says in how many seconds it may be tried again."""
+
+    code = "too_many_attempts"
+    status = 429
+    title = "Too many attempts"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """So many at once, and then so many a minute."""
+
+    name: str
+    burst: int
+    per_minute: int
+
+
+# One person's typing errors fit; from one address, a whole office's; of one account, what an
+# attacker with many addresses may try while its owner still gets in.
+SIGN_IN_PAIR = Limit("sign-in:pair", 10, 2)
+SIGN_IN_ACCOUNT = Limit("sign-in:account", 60, 10)
+SIGN_IN_ADDRESS = Limit("sign-in:address", 60, 20)
+JOIN_ADDRESS = Limit("join:address", 30, 10)
+RESET_ADDRESS = Limit("reset:address", 20, 2)
+RESET_EMAIL = Limit("reset:email", 3, 1)
+INVITE_ORGANIZATION = Limit("invite:organization", 100, 10)
+INVITE_EMAIL = Limit("invite:email", 5, 1)
+
+
+def attempt(limit: Limit, *subject: str) -> None:
+    """Count an attempt; raises `TooMany`, and then counts nothing."""
+    key = sha256("\0".join((limit.name, *subject)).encode()).hexdigest()
+    step = interval(limit.per_minute)
+    for _ in range(TRIES):
+        now = time_ns() // 1_000
+        row = Attempts.objects.filter(pk=key).first()
+        verdict = admit(row.tat if row else 0, now, step, limit.burst)
+        if not verdict.allowed:
+            raise TooMany(
+                "This was tried too often.",
+                remedy="Wait a little, then try again.",
+                retry_after=verdict.retry_after / SECOND,
+            )
+        if row is None and _begun(key, verdict.tat, now):
+            return
+        if row is not None and Attempts.objects.filter(pk=key, tat=row.tat).update(tat=verdict.tat):
+            return
+
+
+def _begun(key: str, tat: int, now: int) -> bool:
+    Attempts.objects.filter(tat__lte=now).delete()
+    try:
+        with transaction.atomic():
+            Attempts.objects.create(key=key, tat=tat)
+    except IntegrityError:
+        return False
+    return True

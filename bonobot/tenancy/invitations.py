@@ -1,0 +1,250 @@
+"""Invitations: people are asked to join an organization, and join it. Audited.
+
+An invitation belongs to an e-mail address, not to an account: whoever has its link may make an
+account with it or join with the one that they have. It is good for one time, and for
+`BONOBOT_INVITATION_DAYS`. Its link is mailed, or handed over by whoever invites.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.core.validators import validate_email
+from django.db import IntegrityError, transaction
+from django.urls import reverse
+from django.utils import timezone, translation
+from django.utils.formats import date_format
+from django.utils.translation import gettext as _t
+
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Conflict, Invalid, NotFound, Problem
+from bonobot.lib.sayings import say
+from bonobot.tenancy import letters
+from bonobot.tenancy.attempts import INVITE_EMAIL, INVITE_ORGANIZATION, attempt
+from bonobot.tenancy.invited import Invitation
+from bonobot.tenancy.models import Membership, User
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action, Role
+from bonobot.tenancy.tokens import fits, new_key, sealed
+
+MOST_AGENTS = 100
+# What rooms above do for somebody who joins; agents give themselves.
+WELCOMES: list[Callable[[Invitation, User], None]] = []
+
+
+@dataclass(frozen=True)
+class Posted:
+    """An invitation that was sent, or its link for whoever hands it over; `problem`: why so."""
+
+    invitation: Invitation
+    link: str = ""
+    problem: Problem | None = None
+
+
+def invite(
+    principal: Principal, email: str, role: Role, *, agent_ids: Iterable[UUID | str] = ()
+) -> Posted:
+    """Ask somebody to join; raises `Invalid`, `Conflict` and `TooMany`.
+
+    Only what the organization itself knows is told: its members, and whom it asked already.
+    """
+    principal.require(Action.MANAGE_MEMBERS)
+    address = _address(email)
+    agents = sorted({str(one) for one in agent_ids})
+    if agents and role != Role.MEMBER:
+        raise Invalid(
+            "Agents are given to members alone.",
+            field="agents",
+            remedy="Leave the agents out, or invite them as a member.",
+        )
+    _count(principal, address)
+    members = Membership.objects.for_organization(principal.organization_id)
+    if members.filter(user__email__iexact=address).exists():
+        raise _member_already()
+    invitation = Invitation(
+        organization_id=principal.organization_id,
+        email=address,
+        role=role,
+        agent_ids=agents[:MOST_AGENTS],
+    )
+    secret = _renew(principal, invitation)
+    with _recorded(principal.actor, invitation, "member_invited"):
+        try:
+            with transaction.atomic():
+                invitation.save()
+        except IntegrityError:
+            raise Conflict(
+                say("{address} was invited already.", address=address),
+                code="invited_already",
+                field="email",
+                remedy="Send that invitation again, or revoke it first.",
+            ) from None
+    return _post(principal, invitation, secret)
+
+
+def send_again(principal: Principal, invitation: Invitation) -> Posted:
+    """Make a new link and send it; the old one ends. Raises `Conflict` (`invitation_ended`)."""
+    principal.require(Action.MANAGE_MEMBERS)
+    _count(principal, invitation.email)
+    secret = _renew(principal, invitation)
+    told = ("key", "pepper_id", "digest", "invited_by", "expires_at")
+    with _recorded(principal.actor, invitation, "invitation_renewed"):
+        row = Invitation.objects.open().filter(pk=invitation.pk)
+        if not row.update(**{name: getattr(invitation, name) for name in told}):
+            raise _ended()
+    return _post(principal, invitation, secret)
+
+
+def revoke(principal: Principal, invitation: Invitation) -> None:
+    """End an invitation that nobody has accepted yet; raises `Conflict` (`invitation_ended`)."""
+    principal.require(Action.MANAGE_MEMBERS)
+    with _recorded(principal.actor, invitation, "invitation_revoked"):
+        row = Invitation.objects.open().filter(pk=invitation.pk)
+        if not row.update(revoked_at=timezone.now()):
+            raise _ended()
+
+
+def opened(text: str) -> Invitation:
+    """Return the invitation that a link's text opens; raises `NotFound`, alike for all others."""
+    key, _, secret = text.partition("_")
+    found: Invitation | None = (
+        Invitation.objects.usable().select_related("organization").filter(key=key).first()
+    )
+    if found is None or not fits(found, secret):
+        raise NotFound(
+            "This invitation is unknown, was used, was taken back or has expired.",
+            code="invitation_ended",
+            remedy="Ask whoever invited you for a new one.",
+        )
+    return found
+
+
+def accept(text: str, user: User) -> Membership:
+    """Let a person join by a link's text; raises `NotFound` or `Conflict`, and changes nothing.
+
+    An account that isn't stored yet is stored with it.
+    """
+    invitation = opened(text)
+    actor = Actor(kind="user", id=str(user.pk), label=user.get_username())
+    member = Membership(organization_id=invitation.organization_id, user=user, role=invitation.role)
+    with _recorded(actor, invitation, "invitation_accepted", membership=str(member.pk)):
+        if user._state.adding:
+            user.save()
+        said = {"accepted_at": timezone.now(), "accepted_by": user}
+        if not Invitation.objects.usable().filter(pk=invitation.pk).update(**said):
+            raise _ended()
+        try:
+            with transaction.atomic():
+                member.save()
+        except IntegrityError:
+            raise _member_already() from None
+        for welcome in WELCOMES:
+            welcome(invitation, user)
+    return member
+
+
+def _address(email: str) -> str:
+    address = email.strip().lower()
+    try:
+        validate_email(address)
+    except ValidationError:
+        raise Invalid(
+            say("{address!r} is no e-mail address.", address=address),
+            field="email",
+            remedy="Write it like anna@example.com.",
+        ) from None
+    return address
+
+
+def _count(principal: Principal, address: str) -> None:
+    attempt(INVITE_ORGANIZATION, str(principal.organization_id))
+    attempt(INVITE_EMAIL, str(principal.organization_id), address)
+
+
+def _renew(principal: Principal, invitation: Invitation) -> str:
+    """Give the invitation a new secret and term; return the secret."""
+    secret = secrets.token_urlsafe(32)
+    invitation.key = new_key()
+    invitation.pepper_id, invitation.digest = sealed(secret)
+    invitation.invited_by = principal.label
+    invitation.expires_at = timezone.now() + timedelta(days=settings.BONOBOT_INVITATION_DAYS)
+    return secret
+
+
+def _post(principal: Principal, invitation: Invitation, secret: str) -> Posted:
+    path = reverse("account_invitation", args=[f"{invitation.key}_{secret}"])
+    link = letters.address_of(path)
+    if not letters.can_send():
+        return Posted(invitation, link)
+    try:
+        with translation.override(_language(invitation)):
+            _mail(principal, invitation, link)
+    except Problem as problem:
+        return Posted(invitation, link, problem)
+    invitation.mailed_at = timezone.now()
+    Invitation.objects.filter(pk=invitation.pk).update(mailed_at=invitation.mailed_at)
+    return Posted(invitation)
+
+
+def _mail(principal: Principal, invitation: Invitation, link: str) -> None:
+    said = {
+        "who": principal.label,
+        "where": invitation.organization.name,
+        "until": date_format(invitation.expires_at, "DATETIME_FORMAT"),
+    }
+    letters.send(
+        invitation.email,
+        _t("Join %(where)s on Bonobot") % said,
+        (
+            _t("%(who)s invites you to join %(where)s on Bonobot. Open this link:") % said,
+            link,
+            _t("It can be used once, until %(until)s (UTC).") % said,
+            _t("If you don't know what this is about, do nothing."),
+        ),
+    )
+
+
+def _language(invitation: Invitation) -> str:
+    """Return what the letter speaks: its reader's own, else its writer's."""
+    known = User.objects.filter(email__iexact=invitation.email).exclude(language="")
+    own: str | None = known.values_list("language", flat=True).first()
+    return own or translation.get_language() or settings.LANGUAGE_CODE
+
+
+def _recorded(
+    actor: Actor, invitation: Invitation, action: str, **details: Any
+) -> AbstractContextManager[Any]:
+    return change(
+        organization_id=invitation.organization_id,
+        actor=actor,
+        action=action,
+        resource_type="invitation",
+        resource_id=str(invitation.pk),
+        resource_name=invitation.email,
+        details={"role": invitation.role, "agents": invitation.agent_ids} | details,
+        governed=False,
+    )
+
+
+def _ended() -> Conflict:
+    return Conflict(
+        "The invitation was accepted or revoked meanwhile.",
+        code="invitation_ended",
+        remedy="Invite them again.",
+    )
+
+
+def _member_already() -> Conflict:
+    return Conflict(
+        "This person is a member already.",
+        code="member_already",
+        field="email",
+        remedy="Change the role of that membership instead.",
+    )

@@ -1,0 +1,56 @@
+"""How long each organization keeps its audit, and the removal of what is older."""
+
+import logging
+from datetime import timedelta
+from pathlib import Path
+from uuid import UUID
+
+from django.conf import settings
+from django.utils import timezone
+
+from bonobot.ledger import archiving, retention
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.models import Head
+from bonobot.tenancy.models import Organization
+
+logger = logging.getLogger(__name__)
+
+SYSTEM = Actor(kind="system", id="retention", label="retention")
+
+
+def days_kept() -> dict[UUID, int]:
+    """Return how many days each organization's rows stay, without those that keep them for ever.
+
+    What the organization says holds, else `BONOBOT_AUDIT_DAYS`; audits of organizations that are
+    gone follow the setting.
+    """
+    said = dict(Organization.objects.values_list("pk", "audit_days"))
+    usual: int = settings.BONOBOT_AUDIT_DAYS
+    found = {}
+    for organization_id in Head.objects.values_list("organization_id", flat=True):
+        own = said.get(organization_id)
+        found[organization_id] = usual if own is None else own
+    return {organization_id: days for organization_id, days in found.items() if days}
+
+
+def prune_old() -> int:
+    """Remove what is older than its organization keeps it; return how many rows.
+
+    With `BONOBOT_AUDIT_ARCHIVE` they are written into that folder first. Where that fails they
+    stay, and the next organization is taken.
+    """
+    return sum(_pruned(organization_id, days) for organization_id, days in days_kept().items())
+
+
+def _pruned(organization_id: UUID, days: int) -> int:
+    before = timezone.now() - timedelta(days=days)
+    folder = settings.BONOBOT_AUDIT_ARCHIVE
+    if not folder:
+        return retention.prune(organization_id, before=before, actor=SYSTEM).rows
+    try:
+        return archiving.prune_into(
+            organization_id, before=before, actor=SYSTEM, folder=Path(folder)
+        ).rows
+    except OSError as error:
+        logger.error("The audit of %s stays: it can't be archived (%s)", organization_id, error)
+        return 0

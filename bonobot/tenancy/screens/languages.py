@@ -1,0 +1,39 @@
+"""Languages: a person's own goes before what their browser asks for."""
+
+from typing import Any
+
+from django.contrib.auth.middleware import LoginRequiredMiddleware
+from django.http import HttpRequest, HttpResponse
+from django.utils import translation
+from django.views.i18n import set_language
+
+from bonobot.tenancy import profiles
+
+PARAMETER = "language"
+
+
+class SignedIn(LoginRequiredMiddleware):
+    """Ask for a sign-in where one is needed, and speak the language of whoever has one.
+
+    Both in one step, since both need the person: no other request loads them.
+    """
+
+    def process_view(
+        self, request: HttpRequest, view_func: Any, view_args: Any, view_kwargs: Any
+    ) -> Any:
+        """Return the way to the sign-in, or None to go on."""
+        own = getattr(request.user, "language", "")
+        if own:
+            translation.activate(own)
+            request.LANGUAGE_CODE = translation.get_language()
+        return super().process_view(request, view_func, view_args, view_kwargs)
+
+
+def choose(request: HttpRequest) -> HttpResponse:
+    """Take the language that was chosen in the menu; of a person it is part of their profile."""
+    answer: HttpResponse = set_language(request)
+    user: Any = request.user
+    said = request.POST.get(PARAMETER, "")
+    if user.is_authenticated and translation.check_for_language(said):
+        profiles.alter(user, language=said)
+    return answer

@@ -1,0 +1,142 @@
+"""A person's own pages in the admin: who they are, how they sign in, where they are signed in."""
+
+from typing import Any
+
+from allauth.account.decorators import reauthentication_required
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern, path, reverse
+from django.utils import translation
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext as _n
+
+from bonobot.lib.admin import Select, TextInput
+from bonobot.lib.problems import Problem
+from bonobot.tenancy import letters, profiles
+from bonobot.tenancy.models import Membership, User
+from bonobot.tenancy.screens import single_sign_on
+from bonobot.tenancy.screens.answers import View, refuse, screen
+from bonobot.tenancy.second_factor import has_second_factor
+
+
+class ProfileForm(forms.ModelForm):
+    """What people say about themselves."""
+
+    class Meta:
+        model = User
+        fields = profiles.OWN
+        widgets = {
+            "first_name": TextInput(attrs={"autocomplete": "given-name"}),
+            "last_name": TextInput(attrs={"autocomplete": "family-name"}),
+            "language": Select(choices=User._meta.get_field("language").choices),
+        }
+
+
+class AddressForm(forms.Form):
+    """A new e-mail address."""
+
+    email = forms.EmailField(
+        label=_("New e-mail address"),
+        widget=TextInput(attrs={"autocomplete": "email", "type": "email"}),
+    )
+
+
+def profile(request: HttpRequest) -> HttpResponseBase:
+    """Show who somebody is, or take what they say about themselves."""
+    user: Any = request.user
+    form = ProfileForm(request.POST or None, instance=User.objects.get(pk=user.pk))
+    if request.method == "POST" and form.is_valid():
+        try:
+            profiles.alter(user, **form.cleaned_data)
+        except Problem as problem:
+            refuse(form, problem)
+        else:
+            with translation.override(user.language or translation.get_language()):
+                messages.success(request, _t("Your profile is saved."))
+            return HttpResponseRedirect(reverse("admin:profile"))
+    return screen(
+        request,
+        "profile/profile.html",
+        title=_("Your profile"),
+        form=form,
+        has_factor=has_second_factor(user),
+        providers=single_sign_on.of_person(request),
+        sessions=len(profiles.sessions_of(user)),
+        memberships=Membership.objects.filter(user=user).select_related("organization"),
+    )
+
+
+@reauthentication_required
+def address(request: HttpRequest) -> HttpResponseBase:
+    """Ask for a new e-mail address and mail a link to it."""
+    user: Any = request.user
+    form = AddressForm(request.POST or None)
+    if request.method == "POST" and form.is_valid():
+        came_from = request.META.get("REMOTE_ADDR", "")
+        try:
+            asked = profiles.ask_for_address(user, form.cleaned_data["email"], came_from)
+        except Problem as problem:
+            refuse(form, problem)
+        else:
+            told = _t("Open the link that is on its way to %(address)s.") % {"address": asked}
+            messages.success(request, told)
+            return HttpResponseRedirect(reverse("admin:profile"))
+    return screen(
+        request,
+        "profile/address.html",
+        title=_("Another e-mail address"),
+        form=form,
+        can_send=letters.can_send(),
+    )
+
+
+def proof(request: HttpRequest, text: str) -> HttpResponseBase:
+    """Show what a link does, which programs that look into mail open too; do it by a POST."""
+    user: Any = request.user
+    if request.method == "POST":
+        taken = profiles.take_address(user, text)
+        messages.success(request, _t("Your address is %(address)s now.") % {"address": taken})
+        return HttpResponseRedirect(reverse("admin:profile"))
+    return screen(
+        request,
+        "profile/proof.html",
+        title=_("Another e-mail address"),
+        address=profiles.proved(user, text),
+    )
+
+
+def sessions(request: HttpRequest) -> HttpResponseBase:
+    """Show where somebody is signed in; end all but this by a POST."""
+    user: Any = request.user
+    here = request.session.session_key or ""
+    if request.method == "POST":
+        ended = profiles.sign_out_elsewhere(user, here=here)
+        told = _n("%(n)d other session is ended.", "%(n)d other sessions are ended.", ended)
+        messages.success(request, told % {"n": ended})
+        return HttpResponseRedirect(reverse("admin:profile_sessions"))
+    found = profiles.sessions_of(user)
+    return screen(
+        request,
+        "profile/sessions.html",
+        title=_("Where you are signed in"),
+        sessions=found[: profiles.SESSIONS_SHOWN],
+        more=max(0, len(found) - profiles.SESSIONS_SHOWN),
+        others=sum(one.session_key != here for one in found),
+        here=here,
+    )
+
+
+def addresses(wrap: Any) -> list[URLPattern]:
+    """Return the pages' addresses, each view wrapped as those of the admin are."""
+    views: tuple[tuple[str, View, str], ...] = (
+        ("profile/", profile, "profile"),
+        ("profile/email/", address, "profile_email"),
+        ("profile/email/<str:text>/", proof, "profile_proof"),
+        ("profile/link/<uuid:provider_id>/", single_sign_on.link, "profile_link"),
+        ("profile/unlink/<uuid:identity_id>/", single_sign_on.unlink, "profile_unlink"),
+        ("profile/sessions/", sessions, "profile_sessions"),
+    )
+    return [path(route, wrap(view), name=name) for route, view, name in views]

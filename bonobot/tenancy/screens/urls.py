@@ -1,0 +1,30 @@
+"""Where people's own pages are, below /admin/account/: the admin's policies hold for them."""
+
+from allauth.account.views import reauthenticate
+from django.contrib.auth.decorators import login_not_required
+from django.urls import include, path
+from django.views.generic import RedirectView
+
+from bonobot.tenancy.screens import joining, passwords, single_sign_on
+from bonobot.tenancy.screens.cancelling import cancel
+
+# Names that the library asks for; its own pages for accounts are not here.
+to_login = login_not_required(RedirectView.as_view(pattern_name="admin:login", query_string=True))
+
+urlpatterns = [
+    path("invitation/<str:text>/", joining.open_invitation, name="account_invitation"),
+    path("join/", joining.join, name="account_join"),
+    path("login/", to_login, name="account_login"),
+    path("cancel/", cancel, name="account_logout"),
+    path("again/", reauthenticate, name="account_reauthenticate"),
+    path("password/", passwords.Forgotten.as_view(), name="admin_password_reset"),
+    path(
+        "password/<str:uidb64>/<str:token>/",
+        passwords.NewPassword.as_view(),
+        name="account_new_password",
+    ),
+    path("sso/", single_sign_on.choose, name="account_sso_choose"),
+    path("sso/<uuid:provider_id>/", single_sign_on.entry, name="account_sso"),
+    path("sso/<uuid:organization_id>/done/", single_sign_on.done, name="account_sso_done"),
+    path("second-factor/", include("allauth.mfa.urls")),
+]

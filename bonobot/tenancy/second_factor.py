@@ -1,0 +1,146 @@
+"""The second factor: one-time codes, recovery codes, passkeys; who must have one; its reset.
+
+The library keeps what it needs in rows of its own; their secrets are sealed in `FactorSecret`, so
+that they are sealed anew with all others when the keys are rotated, and only named there.
+"""
+
+from typing import Any
+from uuid import UUID
+
+from allauth.core import context
+from allauth.mfa.adapter import DefaultMFAAdapter
+from allauth.mfa.models import Authenticator
+from allauth.usersessions.models import UserSession
+
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Forbidden
+from bonobot.tenancy.models import FactorSecret, Membership, Organization, User
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
+
+STRONG = (Authenticator.Type.TOTP, Authenticator.Type.WEBAUTHN)
+NAMED = ("secret", "seed")  # members of the library's rows that hold a secret
+
+
+class SecondFactor(DefaultMFAAdapter):
+    """The library's questions about second factors, answered."""
+
+    def encrypt(self, text: str) -> str:
+        """Seal a secret of the person who is signed in; return what names it."""
+        user: Any = context.request.user
+        return str(FactorSecret.objects.create(user=user, secret=text).pk)
+
+    def decrypt(self, encrypted_text: str) -> str:
+        """Return the secret that is named; raises `UnreadableSecret`."""
+        return str(FactorSecret.objects.get(pk=encrypted_text).secret.open())
+
+    def get_totp_label(self, user: Any) -> str:
+        """Return the name that the person signs in with."""
+        return str(user.get_username())
+
+
+class SecondFactorNeeded(Forbidden):
+    """The organization asks for a second factor, and this person has none yet."""
+
+    code = "second_factor_required"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This organization asks everybody for a second factor, and you have none yet.",
+            rule="second_factor",
+            remedy="Sign in to the admin and set one up.",
+        )
+
+
+def has_second_factor(user: User) -> bool:
+    """Tell whether a person is asked for more than a password (a query)."""
+    return Authenticator.objects.filter(user=user, type__in=STRONG).exists()
+
+
+def check_second_factor(user: User, organization: Organization) -> None:
+    """Raise `SecondFactorNeeded` where the organization asks for one that a person doesn't have."""
+    if organization.second_factor and not has_second_factor(user):
+        raise SecondFactorNeeded
+
+
+def reset_second_factor(principal: Principal, user: User) -> None:
+    """Take a person's second factor away, who has lost it, and end their sessions; audited.
+
+    An owner may for people who belong to no other organization; raises `Forbidden`.
+    """
+    require_power_over(principal, user)
+    with change(
+        organization_id=principal.organization_id,
+        actor=principal.actor,
+        action="second_factor_reset",
+        resource_type="user",
+        resource_id=str(user.pk),
+        resource_name=user.get_username(),
+        governed=False,
+    ):
+        Authenticator.objects.filter(user=user).delete()
+        FactorSecret.objects.filter(user=user).delete()
+    end_sessions(user)
+
+
+def end_sessions(user: User, *, but: str = "") -> None:
+    """End the sessions of a person, but for one (its key)."""
+    for session in UserSession.objects.filter(user=user).exclude(session_key=but):
+        session.end()
+
+
+def require_power_over(principal: Principal, user: User) -> None:
+    """Raise `Forbidden` unless the principal may decide on how this person signs in."""
+    principal.require(Action.MANAGE_MEMBERS)
+    if principal.platform_admin:
+        return
+    elsewhere = Membership.objects.filter(user=user).exclude(
+        organization_id=principal.organization_id
+    )
+    mine = Membership.objects.filter(user=user, organization_id=principal.organization_id)
+    if user.is_superuser or not mine.exists() or elsewhere.exists():
+        raise Forbidden(
+            "Only a platform administrator may decide on how this person signs in.",
+            rule="platform_admin",
+            remedy="Ask a platform administrator.",
+        )
+
+
+def record_own(action: str, user: User, **details: Any) -> None:
+    """Write to the audit of each of a person's organizations what they did to their own sign-in."""
+    for organization_id in Membership.objects.filter(user=user).values_list(
+        "organization_id", flat=True
+    ):
+        with change(
+            organization_id=organization_id,
+            actor=Actor(kind="user", id=str(user.pk), label=user.get_username()),
+            action=action,
+            resource_type="user",
+            resource_id=str(user.pk),
+            resource_name=user.get_username(),
+            details=details,
+            governed=False,
+        ):
+            pass
+
+
+def added(request: Any, user: User, authenticator: Authenticator, **_: Any) -> None:
+    """Record a new factor, and end the sessions that began without it."""
+    forget_unnamed(user)
+    record_own("second_factor_added", user, kind=authenticator.type)
+    if authenticator.type in STRONG:
+        end_sessions(user, but=request.session.session_key or "")
+
+
+def removed(user: User, authenticator: Authenticator, **_: Any) -> None:
+    """Record a factor that is gone."""
+    forget_unnamed(user)
+    record_own("second_factor_removed", user, kind=authenticator.type)
+
+
+def forget_unnamed(user: User) -> None:
+    """Delete the secrets that no row of the library names any more."""
+    rows = Authenticator.objects.filter(user=user).values_list("data", flat=True)
+    named = {UUID(data[name]) for data in rows for name in NAMED if data.get(name)}
+    FactorSecret.objects.filter(user=user).exclude(pk__in=named).delete()

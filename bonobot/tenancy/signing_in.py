@@ -1,0 +1,73 @@
+"""Signing in: the password, then the second factor; how often it may be tried.
+
+The library (django-allauth) walks through the stages; nobody signs up by it, and its own pages for
+accounts are not there.
+"""
+
+from typing import Any
+
+from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.internal.flows.login import perform_login, perform_password_login
+from allauth.account.models import Login
+from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.views import LoginView
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+
+from bonobot.lib.translating import whole
+from bonobot.tenancy.attempts import (
+    SIGN_IN_ACCOUNT,
+    SIGN_IN_ADDRESS,
+    SIGN_IN_PAIR,
+    TooMany,
+    attempt,
+)
+from bonobot.tenancy.models import User
+from bonobot.tenancy.sign_on import MARK
+
+BACKEND = "django.contrib.auth.backends.ModelBackend"
+# Said by the page itself.
+UNTOLD = frozenset({"account/messages/logged_in.txt", "account/messages/logged_out.txt"})
+
+
+class Account(DefaultAccountAdapter):
+    """The library's questions about accounts, answered: nobody signs up."""
+
+    def is_open_for_signup(self, request: HttpRequest) -> bool:
+        """Never: people are invited."""
+        return False
+
+    def add_message(self, request: HttpRequest, level: int, *args: Any, **kwargs: Any) -> None:
+        """Leave out what a person sees anyway."""
+        template = args[0] if args else kwargs.get("message_template")
+        if template not in UNTOLD:
+            super().add_message(request, level, *args, **kwargs)
+
+
+class SignInView(LoginView):
+    """The admin's sign-in; whoever has a second factor is asked for it next."""
+
+    def form_valid(self, form: AuthenticationForm) -> Any:
+        """Go on to the next stage, or in."""
+        user = form.get_user()
+        self.request.session.pop(MARK, None)  # of a sign-in elsewhere that was left half-way
+        login = Login(user=user, redirect_url=self.get_success_url())
+        return perform_password_login(self.request, {"username": user.get_username()}, login)
+
+
+def sign_in(request: HttpRequest, user: User, address: str) -> HttpResponseBase:
+    """Sign a person in who has just proved who they are otherwise, and lead them to `address`."""
+    user.backend = BACKEND  # as `authenticate` does
+    return perform_login(request, Login(user=user, redirect_url=address))
+
+
+def count_attempt(request: HttpRequest, username: str) -> None:
+    """Count a try of a password; raises `ValidationError` (code `too_many_attempts`)."""
+    address, account = request.META.get("REMOTE_ADDR", ""), username.strip().lower()
+    try:
+        attempt(SIGN_IN_ADDRESS, address)
+        attempt(SIGN_IN_ACCOUNT, account)
+        attempt(SIGN_IN_PAIR, address, account)
+    except TooMany as problem:
+        raise ValidationError(whole(problem), code=problem.code) from None

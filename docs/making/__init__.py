@@ -1,0 +1,1 @@
+"""What makes the documentation's site: pages generated from the code, pictures, screenshots."""

@@ -1,0 +1,94 @@
+"""The audit's verification from its page: asked for, told while it goes on, kept afterwards."""
+
+from datetime import UTC, datetime
+
+import pytest
+import time_machine
+from django.db import connection
+
+from agents.admin.audit_checking import TAKEN_UP
+from bonobot.ledger import tasks, verify
+from bonobot.ledger.models import AuditRow
+from bonobot.ledger.tasks import VERIFY_FURTHER, verify_further
+from bonobot.tenancy.roles import Role
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+UNDER_WAY = 'id="verification" data-running'
+LIST, VERIFY = "ledger_auditrow_changelist", "ledger_auditrow_verify"
+
+
+@pytest.fixture
+def acme():
+    where = casting.organization()
+    for number in range(5):
+        casting.agent(where, f"agent-{number}")
+    return where
+
+
+@pytest.fixture
+def sent(monkeypatch, django_capture_on_commit_callbacks):
+    found = []
+    monkeypatch.setattr(
+        "bonobot.lib.nudges._send", lambda task, arguments: found.append((task, *arguments))
+    )
+    return found
+
+
+def test_a_worker_is_asked_and_the_page_tells_what_it_found(
+    acme, sent, django_capture_on_commit_callbacks
+):
+    seat = desk.sit(acme, Role.AUDITOR)
+    assert "was not verified from here yet" in desk.words(seat.get(LIST))
+    with django_capture_on_commit_callbacks(execute=True):
+        seat.post(VERIFY)
+    assert sent == [(VERIFY_FURTHER, str(acme.pk), "")]
+    assert UNDER_WAY in seat.get("ledger_auditrow_verification"), "the worker's move"
+    with time_machine.travel(datetime.now(UTC) + TAKEN_UP):
+        assert "No worker has begun it" in desk.words(seat.get(LIST))
+    assert verify_further(str(acme.pk))
+    last = AuditRow.objects.of(acme.pk).first().seq
+    page = desk.words(seat.get("ledger_auditrow_verification"))
+    assert f"Verified up to entry {last}" in page
+    assert UNDER_WAY not in seat.get(LIST)
+    assert "Verify what came since" in desk.words(seat.get(LIST))
+
+
+def test_a_long_one_goes_on_behind_others_and_shows_how_far_it_is(
+    acme, sent, monkeypatch, django_capture_on_commit_callbacks
+):
+    monkeypatch.setattr(tasks, "AT_A_TIME_S", 0.0)
+    monkeypatch.setattr(tasks, "step", lambda pk, **how: verify.step(pk, rows=2, **how))
+    with django_capture_on_commit_callbacks(execute=True):
+        assert not verify_further(str(acme.pk))
+    assert sent == [(VERIFY_FURTHER, str(acme.pk))]
+    seat = desk.sit(acme, Role.AUDITOR)
+    page = seat.get(LIST)
+    assert UNDER_WAY in page
+    assert "Go on verifying" not in desk.words(page), "it goes on"
+    with time_machine.travel(datetime.now(UTC) + TAKEN_UP):
+        page = seat.get(LIST)
+        assert UNDER_WAY not in page
+        assert "Go on verifying" in desk.words(page)
+    while not verify_further(str(acme.pk)):
+        pass
+    assert "whole" in desk.words(seat.get("ledger_auditrow_verification"))
+
+
+def test_a_fault_leads_to_its_row(acme):
+    row = AuditRow.objects.of(acme.pk)[2]
+    altered = row.opened.replace("agent", "tnega")
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE ledger_auditrow SET opened = %s WHERE seq = %s", [altered, row.seq])
+    assert verify_further(str(acme.pk))
+    page = desk.sit(acme, Role.AUDITOR).get("ledger_auditrow_verification")
+    assert f"Entry {row.seq} ·" in desk.words(page)
+    assert desk.links(page, desk.url("ledger_auditrow_change", row.pk))
+
+
+def test_a_member_neither_asks_nor_is_told(acme, sent):
+    member = desk.sit(acme, Role.MEMBER)
+    member.post(VERIFY, status=403)
+    member.get("ledger_auditrow_verification", status=403)
+    assert sent == []

@@ -1,0 +1,150 @@
+"""Results that aren't the last: what a server may ask for first, and how much of it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agents.governance.results import weight
+from agents.governance.unfinished import (
+    LEAST_POLL_MS,
+    LONGEST_KEY,
+    LONGEST_STATE,
+    MOST_ASKED,
+    MOST_POLL_MS,
+    MOST_REQUESTS,
+    USUAL_POLL_MS,
+    BadRequest,
+    asked,
+    poll_ms,
+    task,
+    unfinished,
+    url_needed,
+)
+from mcp_servers.connections.asked import METHODS
+
+ASK = {"method": "elicitation/create", "params": {"message": "Which one?"}}
+MAY_ASK = frozenset({"elicitation"})
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=10,
+)
+# What a server may come up with: the members that count, with anything in them.
+RESULTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "resultType": st.sampled_from(["complete", "input_required", "task", "url"]) | JSON,
+        "requestState": st.text(max_size=8) | JSON,
+        "inputRequests": st.dictionaries(
+            st.text(max_size=4),
+            st.fixed_dictionaries(
+                {"method": st.sampled_from([*METHODS, "tools/call"])}, optional={"params": JSON}
+            ),
+        )
+        | JSON,
+        "taskId": st.text(max_size=LONGEST_KEY + 1) | JSON,
+        "status": st.sampled_from(["working", "input_required"]) | JSON,
+        "pollIntervalMs": JSON,
+        "ttlMs": JSON,
+    },
+)
+
+
+@given(RESULTS, st.sets(st.sampled_from(sorted(set(METHODS.values())))))
+def test_whatever_a_server_answers_only_what_it_may_ask_goes_on(result, may_ask):
+    try:
+        found = unfinished(result, may_ask)
+    except BadRequest:
+        return
+    if found is None:
+        assert result.get("resultType", "complete") not in ("task", "url", "input_required")
+        return
+    assert len(found.requests) <= MOST_REQUESTS
+    assert all(METHODS[one["method"]] in may_ask for one in found.requests.values())
+    assert all(isinstance(one["params"], dict) for one in found.requests.values())
+    assert found.state is None or len(found.state) <= LONGEST_STATE
+    if found.kind == "task":
+        assert 0 < len(found.task_id) <= LONGEST_KEY
+        assert LEAST_POLL_MS <= found.poll_ms <= MOST_POLL_MS
+        assert found.ttl_ms is None or found.ttl_ms >= 0
+    elif found.kind == "input":  # else a call would be sent again and again as it is
+        assert found.requests or found.state is not None
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"resultType": "input_required"},
+        {"resultType": "input_required", "requestState": 7},
+        {"resultType": "input_required", "requestState": "x" * (LONGEST_STATE + 1)},
+        {"resultType": "input_required", "inputRequests": [ASK]},
+        {"resultType": "input_required", "inputRequests": {"a": {"method": "roots/list"}}},
+        {"resultType": "url", "inputRequests": None},
+        {"resultType": "task"},
+        {"resultType": "task", "taskId": ""},
+        {"resultType": "task", "taskId": "x" * (LONGEST_KEY + 1)},
+        {"resultType": "task", "taskId": "1", "status": "input_required", "inputRequests": 7},
+    ],
+)
+def test_what_no_call_can_go_on_with_is_refused(result):
+    with pytest.raises(BadRequest):
+        unfinished(result, MAY_ASK)
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        {str(number): ASK for number in range(MOST_REQUESTS + 1)},
+        {"a": {**ASK, "params": {"message": "x" * (MOST_ASKED + 1)}}},
+        {"": ASK},
+        {"x" * (LONGEST_KEY + 1): ASK},
+        {"a": {"method": 7}},
+        {"a": "elicitation/create"},
+        {"a": {"method": "sampling/createMessage"}},
+        {"a": {"method": "tools/call"}},
+    ],
+)
+def test_too_much_or_what_was_not_offered_is_not_asked(requests):
+    with pytest.raises(BadRequest):
+        asked(requests, MAY_ASK)
+
+
+def test_a_task_asks_only_while_it_says_that_it_needs_input():
+    told = {"taskId": "7", "inputRequests": {"a": ASK}, "ttlMs": 60_000.0}
+    assert task({**told, "status": "working"}, MAY_ASK).requests == {}
+    found = task({**told, "status": "input_required"}, MAY_ASK)
+    assert (found.requests, found.task_id, found.ttl_ms) == ({"a": ASK}, "7", 60_000)
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (None, USUAL_POLL_MS),
+        (True, USUAL_POLL_MS),
+        ("1000", USUAL_POLL_MS),
+        (-1, USUAL_POLL_MS),
+        (0, USUAL_POLL_MS),
+        (1, LEAST_POLL_MS),
+        (1_500.7, 1_500),
+        (10**30, MOST_POLL_MS),
+    ],
+)
+def test_a_task_is_looked_at_neither_too_often_nor_too_rarely(said, found):
+    assert poll_ms(said) == found
+
+
+@given(JSON | st.fixed_dictionaries({"elicitations": JSON | st.lists(JSON)}))
+def test_of_an_error_that_wants_visits_only_visits_are_asked(data):
+    assert all(one["params"]["mode"] == "url" for one in url_needed(data).values())
+
+
+def test_the_visits_that_an_error_wants_are_asked_in_their_order():
+    visit = {"mode": "url", "url": "https://example.com/", "message": "Go there."}
+    found = url_needed({"elicitations": [visit, {"mode": "form"}, "x", visit]})
+    assert found == {key: {"method": "elicitation/create", "params": visit} for key in ("0", "3")}
+
+
+@given(JSON, st.integers(0, 60))
+def test_weighing_ends_soon_beyond_what_is_enough(value, enough):
+    whole, found = weight(value, 10**9), weight(value, enough)
+    assert found == whole if whole <= enough else enough < found <= whole

@@ -1,0 +1,47 @@
+"""Lists in pages: together they are the whole, and no cursor but ours is one."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.shared.exceptions import MCPError
+
+from bonobot.gateway.shelves import PAGE, page
+
+BAD = -32602
+
+
+@given(st.integers(0, 3 * PAGE + 1))
+def test_all_pages_together_are_the_list(count: int) -> None:
+    declarations = tuple({"name": str(number)} for number in range(count))
+    found: list[dict[str, str]] = []
+    cursor, pages = None, 0
+    while True:
+        one = page(declarations, "tools", cursor)
+        assert len(one["tools"]) <= PAGE
+        found += one["tools"]
+        pages += 1
+        if (cursor := one.get("nextCursor")) is None:
+            break
+    assert (tuple(found), pages) == (declarations, max(1, -(-count // PAGE)))
+
+
+@given(
+    st.one_of(st.text(), st.integers(), st.booleans(), st.binary(), st.lists(st.text(), max_size=2))
+)
+def test_no_cursor_tells_more_than_a_list_has(cursor: object) -> None:
+    declarations = ({"name": "one"},)
+    try:
+        found = page(declarations, "tools", cursor)
+    except MCPError as refused:
+        code = refused.error.code
+    else:
+        code = BAD
+        assert found["tools"] in ([], list(declarations))
+    assert code == BAD
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "NTAwMQ==", "LTE=", "OTk5OTk5OTk5OTk=", "ä", 7])
+def test_a_cursor_of_somewhere_else_is_refused(cursor: object) -> None:
+    with pytest.raises(MCPError) as caught:
+        page(({"name": "one"},), "tools", cursor)
+    assert caught.value.error.code == BAD

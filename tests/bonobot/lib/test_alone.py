@@ -1,0 +1,44 @@
+import threading
+from typing import Any
+
+from bonobot.celery import app
+from bonobot.lib.alone import Alone
+
+WAIT_S = 10
+
+
+def test_of_two_at_a_time_the_second_leaves_it_to_the_first() -> None:
+    begun, end = threading.Event(), threading.Event()
+    ran: list[int] = []
+
+    @app.task(base=Alone, name="tests.alone", shared=False)
+    def task(number: int) -> int:
+        ran.append(number)
+        begun.set()
+        assert end.wait(WAIT_S)
+        return number
+
+    first = threading.Thread(target=lambda: task.apply((1,)))
+    first.start()
+    assert begun.wait(WAIT_S)
+    assert task.apply((2,)).result is None
+    end.set()
+    first.join(WAIT_S)
+    assert task.apply((3,)).result == 3
+    assert ran == [1, 3]
+
+
+def test_a_failure_leaves_its_place_free() -> None:
+    @app.task(base=Alone, name="tests.failing", shared=False)
+    def task() -> Any:
+        raise ValueError
+
+    assert [type(task.apply().result) for _ in range(2)] == [ValueError, ValueError]
+
+
+def test_a_direct_call_is_a_call() -> None:
+    @app.task(base=Alone, name="tests.direct", shared=False)
+    def task(number: int) -> int:
+        return number
+
+    assert task(4) == 4

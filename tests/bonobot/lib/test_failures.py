@@ -1,0 +1,129 @@
+"""Why connections fail, told from real sockets: each in words, and with what to do."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx2
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from bonobot.lib import failures
+from bonobot.lib.egress import guarded_client
+from bonobot.lib.failures import Failure, failure_of
+from tests import processes
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+async def resetting(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    # Closed with a linger of nothing, the peer is told that the connection is gone.
+    linger = b"\x01\x00\x00\x00\x00\x00\x00\x00"
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.close()
+
+
+async def speaking_otherwise(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"220 mail.example.com ESMTP\r\n\r\n")
+    await writer.drain()
+    await reader.read()
+    writer.close()
+
+
+@asynccontextmanager
+async def served(talk: Talk, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    async with await asyncio.start_server(talk, "127.0.0.1", 0, ssl=tls) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def failed(url: str, **options: float) -> Failure:
+    """Ask for a page; return why it wasn't to be had."""
+    async with guarded_client(allow_private=True, **options) as client:  # type: ignore[arg-type]
+        with pytest.raises(httpx2.HTTPError) as caught:
+            await client.get(url)
+    assert "Errno" not in str(caught.value)
+    assert "bytearray" not in str(caught.value)
+    known = failure_of(caught.value)
+    assert known is not None
+    assert str(caught.value) == known.why
+    return known
+
+
+async def test_nothing_listens() -> None:
+    assert (
+        await failed(f"http://127.0.0.1:{processes.unused_port()}/")
+    ).remedy == failures.REFUSED.remedy
+
+
+async def test_a_name_is_not_known() -> None:
+    assert (await failed("http://nowhere.invalid/")).remedy == failures.UNKNOWN_NAME.remedy
+
+
+async def test_nobody_answers() -> None:
+    async with served(silent) as port:
+        assert (
+            await failed(f"http://127.0.0.1:{port}/", read_s=0.05)
+        ).remedy == failures.SILENT.remedy
+
+
+async def test_the_connection_is_cut() -> None:
+    async with served(resetting) as port:
+        assert (await failed(f"http://127.0.0.1:{port}/")).remedy == failures.BROKEN.remedy
+
+
+async def test_it_speaks_no_http() -> None:
+    async with served(speaking_otherwise) as port:
+        assert (await failed(f"http://127.0.0.1:{port}/")).remedy == failures.NO_HTTP.remedy
+
+
+async def test_it_speaks_no_tls() -> None:
+    async with served(speaking_otherwise) as port:
+        assert (await failed(f"https://127.0.0.1:{port}/")).remedy == failures.NO_TLS.remedy
+
+
+async def test_a_certificate_is_not_trusted(tmp_path: Path) -> None:
+    async with served(silent, self_signed(tmp_path)) as port:
+        found = await failed(f"https://127.0.0.1:{port}/")
+    assert found.remedy == failures.UNTRUSTED
+    assert "self-signed" in found.why
+
+
+def test_what_is_not_known_keeps_its_own_words() -> None:
+    assert failure_of(ValueError("odd")) is None
+    assert failures.why(ConnectionError("the connection is closed")) == "the connection is closed"
+
+
+def self_signed(folder: Path) -> ssl.SSLContext:
+    """Return what a server with a certificate that nobody vouches for has."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = folder / "both.pem"
+    kept = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    pem.write_bytes(kept + made.public_bytes(serialization.Encoding.PEM))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    return context

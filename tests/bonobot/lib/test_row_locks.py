@@ -1,0 +1,32 @@
+"""Row locks: rows are written in an order, each as often as it is there."""
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from bonobot.lib.row_locks import delete_in_order, lock, update_in_order
+from bonobot.models import Lease
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def rows():
+    now = timezone.now()
+    for name in "bca":
+        Lease.objects.create(name=name, holder="00000000-0000-0000-0000-000000000001", until=now)
+    return Lease.objects.exclude(name="c")
+
+
+def test_rows_are_locked_by_key_or_as_is_said(rows):
+    with transaction.atomic():
+        assert lock(rows, deleting=True) == ["a", "b"]
+        assert lock(rows, order=("-name",)) == ["b", "a"]
+
+
+def test_only_these_rows_are_written(rows):
+    later = timezone.now()
+    assert update_in_order(rows, until=later) == 2
+    assert set(Lease.objects.filter(until=later)) == set(rows)
+    assert delete_in_order(rows) == 2
+    assert [row.name for row in Lease.objects.all()] == ["c"]

@@ -1,0 +1,131 @@
+"""Forgotten passwords: who gets a link, what it does, and what nobody learns."""
+
+import re
+
+import pytest
+from django.conf import settings
+from django.core import mail
+from django.test import Client, TestCase
+from django.urls import reverse
+from django.utils import timezone
+from time_machine import travel
+
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Conflict, Forbidden
+from bonobot.tenancy import tasks
+from bonobot.tenancy.models import Membership, Organization, User
+from bonobot.tenancy.resets import link_of, offer_reset
+from bonobot.tenancy.roles import Role
+from tests import desk, rest
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+EMAIL = "anna@example.com"
+NEW = "another-long-one-for-tests"
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def anna(acme: Organization) -> User:
+    user = User.objects.get(pk=casting.person(acme, Role.OPERATOR, "anna").id)
+    user.email = EMAIL
+    user.save()
+    return user
+
+
+@pytest.fixture(autouse=True)
+def queued(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Set a mail server up, and keep what the worker is asked for."""
+    found: list[list[str]] = []
+    monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "smtp://mail.example.com")
+    monkeypatch.setattr(tasks.mail_resets, "delay", lambda accounts: found.append(accounts))
+    return found
+
+
+def asked(email: str) -> tuple[str, str]:
+    """Ask for a link; return where it leads and what it says."""
+    with TestCase.captureOnCommitCallbacks(execute=True):
+        answer = Client().post(reverse("admin_password_reset"), {"email": email}, follow=True)
+    return answer.redirect_chain[-1][0], desk.words(desk.page_of(answer))
+
+
+def test_the_answer_is_the_same_whether_there_is_an_account(
+    anna: User, queued: list[list[str]]
+) -> None:
+    known, unknown = asked(EMAIL), asked("nobody@example.com")
+    assert known == unknown
+    assert queued == [[str(anna.pk)], []]
+
+
+def test_the_link_takes_a_new_password_one_time_and_ends_the_sessions(anna: User) -> None:
+    seat = desk.Desk(anna)
+    assert tasks.mail_resets([str(anna.pk)]) == 1
+    (letter,) = mail.outbox
+    assert letter.to == [EMAIL]
+    found = re.search(r"https?://[^/]+(/admin/account/password/\S+)", str(letter.body))
+    assert found
+    client = Client()
+    form = client.get(found[1])
+    assert "password" not in form["Location"].rpartition("password/")[2]
+    desk.page_of(client.get(form["Location"]))
+    weak = client.post(form["Location"], {"new_password1": "123", "new_password2": "123"})
+    assert weak.context["form"].errors
+    client.post(form["Location"], {"new_password1": NEW, "new_password2": NEW})
+    anna.refresh_from_db()
+    assert anna.check_password(NEW)
+    assert seat.client.get(reverse("admin:index")).status_code == 302
+    assert "used or has expired" in Client().get(found[1]).content.decode()
+    assert AuditRow.objects.filter(action="password_reset", actor_label="anna").exists()
+
+
+def test_the_link_expires(anna: User) -> None:
+    path = link_of(anna).partition("/admin")[2]
+    later = timezone.now().timestamp() + settings.PASSWORD_RESET_TIMEOUT + 1
+    with travel(later, tick=False):
+        assert "used or has expired" in Client().get(f"/admin{path}").content.decode()
+
+
+def test_asking_is_bounded(anna: User, queued: list[list[str]]) -> None:
+    for _ in range(8):
+        Client().post(reverse("admin_password_reset"), {"email": EMAIL})
+    answer = Client().post(reverse("admin_password_reset"), {"email": EMAIL})
+    (error,) = answer.context["form"].errors.as_data()["__all__"]
+    assert error.code == "too_many_attempts"
+
+
+def test_an_owner_sends_a_link_and_never_sees_it(acme: Organization, anna: User) -> None:
+    member = Membership.objects.get(user=anna)
+    answer = rest.as_role(acme, Role.OWNER).post(f"members/{member.pk}/password-reset")
+    assert answer.json == {"link": ""}
+    assert len(mail.outbox) == 1
+    assert AuditRow.objects.filter(action="password_reset_offered").count() == 1
+
+
+def test_a_link_that_can_not_be_mailed_is_the_administrators(
+    acme: Organization, anna: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings, "BONOBOT_EMAIL_URL", "")
+    with pytest.raises(Conflict) as refused:
+        offer_reset(casting.person(acme, Role.OWNER), anna)
+    assert refused.value.code == "mail_unset"
+    path = offer_reset(casting.administrator(acme), anna).partition("/admin")[2]
+    assert Client().get(f"/admin{path}").status_code == 302
+
+
+def test_an_owner_sends_none_to_somebody_who_belongs_elsewhere(
+    acme: Organization, anna: User
+) -> None:
+    Membership.objects.create(
+        organization=casting.organization("other"), user=anna, role=Role.MEMBER
+    )
+    with pytest.raises(Forbidden):
+        offer_reset(casting.person(acme, Role.OWNER), anna)
+
+
+def test_the_login_page_leads_there(anna: User) -> None:
+    assert reverse("admin_password_reset") in Client().get(reverse("admin:login")).content.decode()

@@ -1,0 +1,124 @@
+"""Typed clients are generated from the OpenAPI document as it is, and work against a server."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
+from tests.agents import casting
+from tests.parts import NODE
+from tests.processes import Web
+
+# Its generator knows no images; to a program they are bytes. docs/api.md says the same.
+SETTINGS = 'content_type_overrides: {"image/*": application/octet-stream}\n'
+NAME = "bonobot_client"
+PROGRAMS = Path(sys.executable).parent
+MODULES = NODE / "node_modules"
+NODE_22 = MODULES / "node" / "bin" / "node"
+STRICT = ("--strict", "--noUncheckedIndexedAccess", "--exactOptionalPropertyTypes")
+
+
+@pytest.fixture
+def client(live_web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Generate a client in a folder of its own, from the document of a running server."""
+    (tmp_path / "clients.yaml").write_text(SETTINGS)
+    options = ("--url", f"{live_web.url}/api/schema", "--config", "clients.yaml", "--meta", "none")
+    generated = subprocess.run(
+        [
+            *(PROGRAMS / "openapi-python-client", "generate", *options),
+            *("--output-path", NAME, "--fail-on-warning"),
+        ],
+        cwd=tmp_path,
+        # It formats what it made with ruff, which it finds by PATH alone.
+        env=os.environ | {"PATH": os.pathsep.join((str(PROGRAMS), os.environ["PATH"]))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert generated.returncode == 0, generated.stdout + generated.stderr
+    assert "WARNING" not in generated.stdout + generated.stderr
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def of(place: str, name: str = "") -> Any:
+    """Return a module of the generated client, or something in it."""
+    module = import_module(f"{NAME}.{place}")
+    return getattr(module, name) if name else module
+
+
+def test_a_python_client_is_generated_without_a_warning_and_works(
+    client: Path, live_web: Web
+) -> None:
+    acme = casting.organization()
+    casting.ready(acme, casting.stdio_server(acme), casting.agent(acme))
+    _, token = issue(casting.administrator(acme), name="client", role=Role.OWNER)
+    with of("client", "AuthenticatedClient")(live_web.url, token) as http:
+        listed = of("api.mcp_servers.list_servers").sync(client=http, limit=10)
+        assert [(one.name, one.transport_type.value) for one in listed.results] == [
+            ("time", "stdio")
+        ]
+        body = of("models", "AgentRequest")(name="Release helper", max_turns=20)
+        made = of("api.agents.add_agent").sync(client=http, body=body)
+        assert (made.slug, made.max_turns) == ("release-helper", 20)
+
+        arguments = {"arguments": {"timezone": "UTC"}}
+        outcome = of("api.agents.call_agent_tool").sync(
+            "helper",
+            "mcp_time_get_current_time",
+            client=http,
+            body=of("models", "CallRequest").from_dict(arguments),
+        )
+        assert (outcome.outcome.value, outcome.is_error) == ("ok", False)
+        assert "UTC" in outcome.text
+
+        refused = of("api.agents.add_agent").sync(client=http, body=body)
+        assert isinstance(refused, of("models", "ProblemDetails"))
+        assert (refused.status, refused.code, refused.field) == (409, "name_taken", "name")
+
+
+def ran(folder: Path, *command: str | Path) -> str:
+    """Run a program in a folder, and return what it printed; it must end well."""
+    found = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": f"{NODE_22.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout + found.stderr
+    return found.stdout
+
+
+@pytest.mark.npm
+def test_a_typescript_program_with_generated_types_compiles_strictly_and_works(
+    live_web: Web, tmp_path: Path
+) -> None:
+    acme = casting.organization()
+    casting.ready(acme, casting.stdio_server(acme), casting.agent(acme))
+    _, token = issue(casting.administrator(acme), name="client", role=Role.OWNER)
+    (tmp_path / "node_modules").symlink_to(MODULES)
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    shutil.copy(NODE / "clients" / "typed.ts", tmp_path)
+    document = f"{live_web.url}/api/schema"
+    ran(tmp_path, MODULES / ".bin" / "openapi-typescript", document, "-o", "bonobot.d.ts")
+    options = ("--module", "nodenext", "--target", "es2022")
+    ran(tmp_path, MODULES / ".bin" / "tsc", *STRICT, *options, "typed.ts")
+    assert json.loads(ran(tmp_path, NODE_22, "typed.js", live_web.url, token)) == {
+        "names": ["time by stdio"],
+        "slug": "release-helper",
+        "max_turns": 20,
+        "outcome": "ok",
+        "is_error": False,
+        "code": "name_taken",
+        "field": "name",
+    }

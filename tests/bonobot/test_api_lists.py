@@ -1,0 +1,170 @@
+"""Every list is ordered and every answer is cut down as its document says; what isn't, is refused.
+
+The addresses, the orderings and the members are read from the document, so that a new list is
+tried here without a word.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from agents.models import Agent
+from bonobot.tenancy.api.choosing import PART_JSON
+from bonobot.tenancy.models import Organization
+from tests import rest
+from tests.agents import casting
+from tests.inventory import everything
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db
+
+NAMES = re.compile(r"\(([\w|]+)\)")
+# What the inventory has no row of at that address, or what is measured while it is read.
+NOT_THERE = ("draft", "snippets", "operations", "/import", "/definitions/{definition_id}")
+MEASURED = ("get_usage", "get_agent_held", "get_token_held", "get_server_uptime")
+
+
+def reads() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield every address that answers an object or a list of ours, with its operation."""
+    for path, methods in rest.document()["paths"].items():
+        operation = methods.get("get", {})
+        answers = operation.get("responses", {}).get("200", {}).get("content", {})
+        if PART_JSON in answers and not any(part in path for part in NOT_THERE):
+            yield path, operation
+
+
+def named(operation: dict[str, Any], parameter: str) -> list[str]:
+    """Return the names that a parameter takes."""
+    found = [one for one in operation["parameters"] if one["name"] == parameter]
+    return NAMES.search(found[0]["schema"]["pattern"])[1].split("|") if found else []
+
+
+LISTS = [path for path, operation in reads() if named(operation, "ordering")]
+OBJECTS = [path for path, operation in reads()]
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def owner(acme: Organization) -> Rest:
+    return rest.as_administrator()
+
+
+def filled(path: str, ids: dict[str, str]) -> str:
+    return re.sub(r"\{(\w+)\}", lambda found: ids[found[1]], path)
+
+
+def walk(client: Rest, address: str, size: int = 1) -> list[Any]:
+    """Return the rows of a list, read in pages of this size."""
+    rows, following = [], f"{address}&limit={size}"
+    while following:
+        answer = client.get(following)
+        assert answer.status == 200, answer
+        rows += answer.json["results"]
+        following = answer.json["next"]
+    return rows
+
+
+def test_every_list_is_ordered_by_what_it_says_either_way_and_page_by_page(acme, owner):
+    for mark in ("", "-b"):
+        ids = everything(acme, mark)
+    for path in LISTS:
+        names = named(rest.document()["paths"][path]["get"], "ordering")
+        address = f"{filled(path, ids)}?limit=500"
+        usual = owner.get(address).json["results"]
+        for name in names:
+            rows = owner.get(f"{address}&ordering={name}").json["results"]
+            turned = owner.get(f"{address}&ordering=-{name}").json["results"]
+            values = [row[name] for row in rows if name in row]
+            assert len(rows) == len(usual), (path, name)
+            assert [row[name] for row in turned if name in row] == values[::-1], (path, name)
+            assert not values or min(values) in (values[0], values[-1]), (path, name)
+        paged = f"{filled(path, ids)}?ordering={names[-1]}"
+        assert walk(owner, paged, max(1, len(rows) // 2)) == rows, path
+
+
+def test_the_members_that_are_asked_for_are_answered_as_they_are(acme, owner):
+    ids = everything(acme)
+    for path in OBJECTS:
+        operation = rest.document()["paths"][path]["get"]
+        if operation["operationId"] in MEASURED:
+            continue
+        whole = owner.get(filled(path, ids))
+        chosen = named(operation, "fields")[:2]
+        part = owner.get(f"{filled(path, ids)}?fields={','.join(chosen)}")
+        assert (whole.status, part.status) == (200, 200), path
+        assert part.headers["Content-Type"] == PART_JSON, path
+        rows, parts = (
+            (whole.json["results"], part.json["results"])
+            if path in LISTS
+            else ([whole.json], [part.json])
+        )
+        assert parts == [{name: row[name] for name in chosen if name in row} for row in rows], path
+
+
+@pytest.mark.parametrize("query", ["", "ordering=-name,created_at", "fields=slug,name"])
+def test_a_list_takes_as_many_queries_however_it_is_asked_for(acme, owner, query):
+    def queries() -> int:
+        with CaptureQueriesContext(
+            connection,
+        ) as caught:
+            assert owner.get(f"agents?{query}").status == 200
+        return len(caught)
+
+    casting.agent(acme, "one")
+    few = queries()
+    for number in range(8):
+        casting.agent(acme, f"agent-{number}")
+    assert queries() == few == 5
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "field", "value"),
+    [
+        ("ordering=instructions", "unknown_ordering", "ordering", "instructions"),
+        ("ordering=name,", "unknown_ordering", "ordering", "''"),
+        ("ordering=--name", "unknown_ordering", "ordering", "--name"),
+        ("ordering=", "unknown_ordering", "ordering", "''"),
+        ("fields=name,nmae", "unknown_field", "fields", "nmae"),
+        ("fields=", "unknown_field", "fields", "''"),
+    ],
+)
+def test_a_name_that_is_not_known_is_refused_with_those_that_are(
+    acme, owner, query, code, field, value
+):
+    answer = owner.get(f"agents?{query}")
+    assert (answer.status, answer.code, answer.json["field"]) == (400, code, field)
+    assert value in answer.json["detail"]
+    assert "created_at" in answer.json["remedy"]
+
+
+def test_one_object_is_cut_down_like_those_of_a_list(acme, owner):
+    agent = casting.agent(acme, "one")
+    answer = owner.get(f"agents/{agent.pk}?fields=slug")
+    assert answer.json == {"slug": "one"}
+    assert owner.get(f"agents/{agent.pk}?fields=secret").code == "unknown_field"
+
+
+def test_a_write_answers_the_whole_object_whatever_its_query_says(acme, owner):
+    answer = owner.patch(f"agents/{casting.agent(acme).pk}?fields=slug", {"name": "Scribe"})
+    assert (answer.status, answer.json["name"]) == (200, "Scribe")
+
+
+def test_rows_that_are_equal_in_it_keep_the_usual_order_page_by_page(acme, owner):
+    for name in ("c", "a", "b"):
+        casting.agent(acme, name)
+    Agent.objects.update(updated_at=Agent.objects.first().created_at)
+    assert [row["slug"] for row in walk(owner, "agents?ordering=-updated_at")] == ["a", "b", "c"]
+
+
+def test_secrets_can_be_neither_chosen_nor_ordered_by(acme, owner):
+    for path in LISTS:
+        names = named(rest.document()["paths"][path]["get"], "ordering")
+        assert not {"auth_config", "endpoint_config", "api_key", "url", "digest"} & set(names), path

@@ -1,0 +1,31 @@
+"""What a process loads at its start, and what waits until somebody asks for it."""
+
+import subprocess
+import sys
+
+from django.contrib.admin import site
+from django.core.checks import Tags, registry
+
+from bonobot.apps import check_pages
+
+LOADED = """
+import sys
+import django
+django.setup()
+heavy = {"agents.admin.agents", "bonobot.admin", "bonobot.urls", "mcp", "rest_framework.views"}
+print(sorted(heavy & set(sys.modules)))
+"""
+
+
+def test_pages_and_addresses_are_loaded_by_what_answers_http_alone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_checks_of_the_admin_look_through_all_pages() -> None:
+    assert check_pages in registry.registry.get_checks()
+    assert Tags.admin in check_pages.tags  # type: ignore[attr-defined]  # `register` adds it
+    assert check_pages(None) == []
+    assert len(site._registry) > 20

@@ -1,0 +1,47 @@
+"""What waits in the queues, on whichever broker the run has."""
+
+from pathlib import Path
+
+import pytest
+from pytest_django import Settings
+
+from agents.tasks import sweep
+from bonobot import broker
+from bonobot.celery import app
+from bonobot.queues import NAMES
+from mcp_servers.tasks import discover_server
+
+
+@pytest.fixture(autouse=True)
+def emptied() -> None:
+    app.control.purge()
+
+
+def test_each_queue_tells_how_many_wait_and_since_when() -> None:
+    assert [one.messages for one in broker.waiting()] == [0] * len(NAMES)
+    for number in range(3):
+        discover_server.delay(str(number))
+    sweep.delay()
+    found = {one.queue: one for one in broker.waiting()}
+    assert {name: one.messages for name, one in found.items() if one.messages} == {
+        "discovery": 3,
+        "sweeps": 1,
+    }
+    assert 0 <= found["discovery"].oldest_s < 60
+    assert found["sessions"].oldest_s == 0
+
+
+def test_a_broker_that_is_away_is_told(settings: Settings, tmp_path: Path) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+    broker._redis.cache_clear()
+    try:
+        with pytest.raises(broker.Unreachable):
+            broker.ping()
+        with pytest.raises(broker.Unreachable):
+            broker.waiting()
+    finally:
+        broker._redis.cache_clear()
+    settings.REDIS_URL = ""
+    settings.BONOBOT_VAR = tmp_path
+    with pytest.raises(broker.Unreachable):
+        broker.ping()

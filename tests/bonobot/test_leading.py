@@ -1,0 +1,119 @@
+"""One leads, another takes over: the lease, and the two beats that share it."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import time_machine
+from django.db import OperationalError
+from django.utils import timezone
+from django_celery_beat.models import PeriodicTask
+
+from bonobot import leading
+from bonobot.beat import STANDBY_S, Schedules
+from bonobot.celery import app
+from bonobot.leading import LEASE_S, Leader
+from bonobot.models import Lease
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leading, "RENEW_S", 0.0)
+
+
+def later() -> Any:
+    return time_machine.travel(timezone.now() + timedelta(seconds=LEASE_S + 1), tick=True)
+
+
+def test_one_of_two_leads_and_goes_on() -> None:
+    first, second = Leader("x"), Leader("x")
+    assert [first.renew(), second.renew(), first.renew(), second.renew()] == [True, False] * 2
+    assert (first.leads, second.leads) == (True, False)
+
+
+def test_another_thing_is_led_by_somebody_else() -> None:
+    assert Leader("x").renew()
+    assert Leader("y").renew()
+
+
+def test_the_second_takes_over_when_the_first_is_gone_and_the_first_sees_it() -> None:
+    first, second = Leader("x"), Leader("x")
+    assert first.renew()
+    with later():
+        assert second.renew()
+        assert not first.renew()
+
+
+def test_who_lets_go_is_followed_at_once() -> None:
+    first, second = Leader("x"), Leader("x")
+    assert first.renew()
+    first.let_go()
+    assert not first.leads
+    assert second.renew()
+    first.let_go()
+    assert Lease.objects.get().holder == second.holder
+
+
+def test_without_a_database_the_lease_is_kept_until_it_has_run_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leader = Leader("x")
+    assert leader.renew()
+
+    def away() -> bool:
+        raise OperationalError
+
+    monkeypatch.setattr(leader, "_claimed", away)
+    assert leader.renew()
+    leader._until = 0.0
+    assert not leader.renew()
+
+
+@pytest.fixture
+def beats(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for module in ("bonobot.beat", "django_celery_beat.schedulers"):
+        monkeypatch.setattr(f"{module}.close_old_connections", lambda: None)
+    made = [Schedules(app), Schedules(app)]
+    for one in made:
+        one.leader = Leader("beat")
+        one.sent = []
+        monkeypatch.setattr(one, "apply_async", lambda entry, one=one, **_: one.sent.append(entry))
+    yield made
+    for one in made:
+        one._finalize.cancel()
+
+
+def due() -> None:
+    PeriodicTask.objects.update(last_run_at=timezone.now() - timedelta(days=2))
+
+
+def names(beat: Any) -> set[str]:
+    return {entry.name for entry in beat.sent}
+
+
+def test_of_two_beats_one_sends_and_the_other_takes_over_where_it_was(beats: Any) -> None:
+    first, second = beats
+    first.tick()
+    due()
+    first._led = False  # what it read is out of date
+    for _ in range(PeriodicTask.objects.count() + 2):
+        first.tick()
+    assert names(first) == set(PeriodicTask.objects.values_list("name", flat=True))
+    assert second.tick() == STANDBY_S
+    first.sync()
+    with later():
+        for _ in range(PeriodicTask.objects.count() + 2):
+            second.tick()
+        # What is due each minute or day isn't sent once more.
+        assert "prune the audit" not in names(second)
+        assert "sweep" in names(second)
+        assert first.tick() == STANDBY_S
+
+
+def test_a_beat_that_is_stopped_lets_the_other_lead_at_once(beats: Any) -> None:
+    first, second = beats
+    first.tick()
+    first.close()
+    assert second.tick() < STANDBY_S or second.leader.leads

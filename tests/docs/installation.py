@@ -1,0 +1,128 @@
+"""An installation as a reader has it: `bonobot up` with the demo, and a shell."""
+
+import os
+import selectors
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests import processes
+from tests.docs import forking
+from tests.eventually import eventually
+from tests.parts import ROOT
+
+PATIENCE_S = 60.0
+NOT_IN_THE_CHECKOUT = {".git", ".pytest_cache", "var", "site"}
+USUAL = "http://127.0.0.1:8000"
+
+
+class Shell:
+    """A shell that stays, so that variables and folders do."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._step, self._output = folder / "step.sh", folder / "step.out"
+        self._bash = subprocess.Popen(
+            ["bash", "--norc", "--noprofile"],
+            cwd=folder / "checkout",
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            bufsize=1,
+            start_new_session=True,
+        )
+
+    def run(self, text: str) -> tuple[int, str]:
+        """Run a command and return its status with its output, stderr among it."""
+        assert self._bash.stdin is not None
+        assert self._bash.stdout is not None
+        self._step.write_text(text + "\n", encoding="utf-8")
+        self._bash.stdin.write(f". '{self._step}' >'{self._output}' 2>&1 </dev/null; echo $?\n")
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self._bash.stdout, selectors.EVENT_READ)
+            assert waiting.select(PATIENCE_S), f"`{text}` didn't end: {self.output()}"
+        return int(self._bash.stdout.readline() or 70), self.output()
+
+    def output(self) -> str:
+        """Return what the latest command has written."""
+        return self._output.read_text(encoding="utf-8", errors="replace")
+
+    def close(self) -> None:
+        """End the shell."""
+        with self._bash, suppress(ProcessLookupError):
+            os.killpg(self._bash.pid, signal.SIGKILL)
+
+
+@dataclass
+class Installation:
+    """Where a page's commands run: a folder that looks like a checkout, and a server."""
+
+    folder: Path
+    url: str = USUAL
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @contextmanager
+    def shell(self) -> Iterator[Shell]:
+        """Open a shell in the checkout."""
+        opened = Shell(self.folder, self.environment)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy what an installation keeps while it runs: the keys and, as it is now, the database."""
+    target.mkdir(mode=0o700)
+    shutil.copytree(source / "keys", target / "keys")
+    name = "bonobot.sqlite3"
+    with (
+        closing(sqlite3.connect(source / name)) as running,
+        closing(sqlite3.connect(target / name)) as copied,
+    ):
+        running.backup(copied)
+
+
+@contextmanager
+def installed(folder: Path, *, like: Installation | None = None) -> Iterator[Installation]:
+    """Make an installation: `bonobot up` with the demo, or a copy in which nothing runs."""
+    checkout, programs, home = (folder / name for name in ("checkout", "bin", "home"))
+    for made in (checkout, programs, home):
+        made.mkdir()
+    for entry in ROOT.iterdir():
+        if entry.name not in NOT_IN_THE_CHECKOUT:
+            (checkout / entry.name).symlink_to(entry)
+    port = processes.unused_port()
+    path = os.pathsep.join((str(programs), str(Path(sys.executable).parent), os.environ["PATH"]))
+    environment = {
+        "BONOBOT_VAR": str(folder / "var"),
+        "BONOBOT_URL": f"http://127.0.0.1:{port}",
+        "DJANGO_SETTINGS_MODULE": "bonobot.settings",
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "NO_COLOR": "1",
+        "PATH": path,
+        "PYTHONPATH": str(ROOT),
+    }
+    with ExitStack() as stack:
+        if like:
+            _copy(like.folder / "var", folder / "var")
+        else:
+            command = [sys.executable, "-m", "bonobot", "up", "--port", str(port)]
+            up = processes.start("up", command, folder=folder, env=environment, cwd=checkout)
+            stack.callback(up.stop, within=40)
+            eventually(lambda: up.require() and processes.healthy(port), within=90, what="up")
+        address = folder / "commands"
+        forking.program(programs / "bonobot", address)
+        server = [sys.executable, str(Path(forking.__file__)), "serve", str(address)]
+        forks = processes.start("forking", server, folder=folder, env=environment, cwd=ROOT)
+        stack.callback(forks.kill)
+        eventually(lambda: forks.require() and address.exists(), within=60, what="its socket")
+        yield Installation(folder, f"http://127.0.0.1:{port}", environment)

@@ -1,0 +1,69 @@
+"""The reference is made from the code, whole."""
+
+import ast
+
+from drf_spectacular.generators import SchemaGenerator
+
+from bonobot.lib import env
+from docs.making import reference
+from docs.making.markdown import table
+from docs.making.refusals import meanings
+
+
+def test_each_setting_has_its_line_with_a_meaning() -> None:
+    page = reference.pages()["settings.md"]
+    for name, kind in env.declared().items():
+        line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` | {kind}"))
+        assert len(line.split("|")[4].strip()) > 10, name
+
+
+def test_each_command_and_verb_is_told_with_its_help() -> None:
+    page = reference.pages()["commands.md"]
+    assert "### bonobot mcp add-operation\n" in page
+    assert "## bonobot up\n" in page
+    assert "examples:\n  bonobot tokens create ci --role operator" in page
+
+
+def test_each_operation_of_rest_is_on_the_page_of_its_tag() -> None:
+    paths = SchemaGenerator().get_schema(request=None, public=True)["paths"]
+    pages = reference.pages()
+    for path, operations in paths.items():
+        for method, operation in operations.items():
+            page = pages[f"rest/{operation['tags'][0]}.md"]
+            assert f"## {method.upper()} {path}\n" in page
+
+
+def test_codes_have_the_status_and_the_words_of_the_sources() -> None:
+    page = reference.pages()["refusals.md"]
+    assert "| `rate_limited` | 429 |" in page
+    assert "| `audit_unavailable` | 503 |" in page
+    assert "| `denied_by_policy` | 403 |" in page
+
+
+def test_a_code_is_found_where_it_is_raised_and_where_it_is_the_default() -> None:
+    found = meanings(
+        [
+            ast.parse(
+                "class Late(Problem):\n    code = 'late'\n    status = 503\n"
+                "    title = 'Too late'\n"
+                "raise Late(f'{name} came late.', code='too_late', remedy='Come earlier.')\n"
+                "raise Late('Nobody waited.')\n"
+                "other(code='not_a_problem')\n"
+            )
+        ]
+    )
+    assert set(found) == {"late", "too_late"}
+    assert found["too_late"].statuses == {503}
+    assert list(found["too_late"].texts) == ["… came late."]
+    assert list(found["too_late"].remedies) == ["Come earlier."]
+    assert list(found["late"].texts) == ["Too late.", "Nobody waited."]
+
+
+def test_a_cell_stays_in_its_table() -> None:
+    assert table(("a",), [("x|y\n<b>",)]).splitlines()[2] == "| x\\|y &lt;b> |"
+
+
+def test_metrics_and_alerts_are_told() -> None:
+    page = reference.pages()["metrics.md"]
+    assert "`bonobot_calls_total`" in page
+    assert "[BonobotDown](../runbooks.md#bonobotdown)" in page

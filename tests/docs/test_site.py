@@ -1,0 +1,116 @@
+"""The documentation's site: built strictly, complete, and with nothing from another host."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.browser import open_page
+from tests.parts import ROOT
+
+# What a page loads by itself; links to read elsewhere are no assets.
+ASSET = re.compile(
+    r"<(?:script|img|source|iframe|link)\b[^>]*?\b(?:src|srcset|href)=[\"']?((?:https?:)?//[^\"'\s>]+)"
+)
+STYLE_ASSET = re.compile(r"(?:url\(|@import\s*)[\"']?((?:https?:)?//[^\"')\s]+)")
+DRAWN = ("concepts", "index")
+
+
+def build(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(site), *arguments],
+        cwd=ROOT,
+        env=os.environ | {"BONOBOT_VAR": str(folder), "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the built site; a broken link, anchor or place in the navigation fails it."""
+    folder = tmp_path_factory.mktemp("docs")
+    built = build(folder / "site", folder / "var")
+    assert not built.returncode, built.stdout + built.stderr
+    return folder / "site"
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
+    ) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def test_the_site_has_every_page(site: Path) -> None:
+    pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
+    assert len(pages) > 30
+    missing = [page for page in pages if not (site / page).with_suffix(".html").is_file()]
+    assert not missing
+
+
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    foreign = {
+        f"{page.name}: {url}"
+        for page in site.rglob("*.html")
+        for url in ASSET.findall(page.read_text(encoding="utf-8"))
+    }
+    foreign |= {
+        f"{page.name}: {url}"
+        for page in site.rglob("*.css")
+        for url in STYLE_ASSET.findall(page.read_text(encoding="utf-8"))
+    }
+    assert not foreign
+
+
+def test_nothing_but_pages_and_what_they_show_is_published(site: Path) -> None:
+    assert not [*site.rglob("*.py"), *site.rglob("*.md")]
+
+
+def test_a_broken_anchor_fails_the_build(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[there](#nowhere)\n", encoding="utf-8")
+    kept = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:\n")[0]
+    kept = kept.replace("hooks: [docs/making/site.py]", "").replace("docs_dir: docs", "")
+    (tmp_path / "mkdocs.yml").write_text(
+        kept + f"\ndocs_dir: {tmp_path / 'docs'}\n", encoding="utf-8"
+    )
+    broken = build(tmp_path / "site", tmp_path, "--config-file", str(tmp_path / "mkdocs.yml"))
+    assert broken.returncode
+    assert "nowhere" in broken.stderr
+
+
+@pytest.mark.browser
+def test_drawings_follow_the_scheme_and_the_search_finds(site: Path) -> None:
+    with served(site) as url, open_page(url) as page:
+        for name in DRAWN:
+            for scheme in ("light", "dark"):
+                page.emulate_media(color_scheme=scheme)
+                page.goto(f"/{name}.html")
+                drawing = page.locator("figure.drawing svg").first
+                colour = drawing.locator("text").first.evaluate("it => getComputedStyle(it).fill")
+                assert (colour == "rgb(31, 41, 55)") == (scheme == "light")
+                assert drawing.get_attribute("aria-labelledby")
+        page.locator("input[name=query]").click()
+        # What is typed before the index is there is never looked for.
+        page.locator(".md-search-result__meta", has_text="Type to start").wait_for()
+        page.locator("input[name=query]").press_sequentially("prune")
+        page.locator(".md-search-result__link", has_text="audit").first.wait_for()

@@ -1,0 +1,150 @@
+"""What holds on every screen: a changed form asks before it is left, and keys reach everything."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from django.conf import settings
+from django.test import Client
+from playwright.sync_api import Dialog, Page, expect
+from pytest_django.live_server_helper import LiveServer
+
+from agents.models import Agent
+from bonobot.ledger.writer import writer
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from mcp_servers.models import Server
+from tests import desk
+from tests.agents import casting
+from tests.browser import open_page
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def olga(
+    acme: Organization, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Page]:
+    """The browser of an owner, signed in."""
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    client: Client = desk.sit(acme, Role.OWNER).client
+    held = client.cookies[settings.SESSION_COOKIE_NAME]
+    with open_page(live_server.url) as page:
+        page.context.add_cookies([{"name": held.key, "value": held.value, "url": live_server.url}])
+        yield page
+    writer().close()
+
+
+class Guard:
+    """Answers what a page asks when it is left, and counts."""
+
+    def __init__(self, page: Page) -> None:
+        self.asked = 0
+        self.stays = True
+        page.on("dialog", self.answer)
+
+    def answer(self, dialog: Dialog) -> None:
+        assert dialog.type == "beforeunload"
+        self.asked += 1
+        if self.stays:
+            dialog.dismiss()
+        else:
+            dialog.accept()
+
+
+def leave(page: Page) -> None:
+    """Go by the navigation to the sessions, and give the page the time to ask."""
+    page.locator("#nav-sidebar").get_by_role("link", name="Sessions", exact=True).click(
+        no_wait_after=True
+    )
+
+
+@pytest.mark.parametrize("form", ["ours", "the theme's"])
+def test_a_changed_form_asks_before_it_is_left_and_not_when_it_is_sent(
+    olga: Page, acme: Organization, form: str
+) -> None:
+    agent = casting.agent(acme)
+    budget = "/admin/agents/budget/add/"
+    ours = f"/admin/agents/agent/{agent.pk}/configuration/"
+    guard = Guard(olga)
+    olga.goto(ours if form == "ours" else budget)
+    field = olga.get_by_label("Description") if form == "ours" else olga.get_by_label("Limit")
+    before = field.input_value()
+
+    field.fill("7")
+    leave(olga)
+    olga.wait_for_function("() => true")
+    assert guard.asked == 1
+    expect(field).to_have_value("7")
+
+    field.fill(before)
+    leave(olga)
+    expect(olga).to_have_url(re.compile("/agents/session/"))
+    assert guard.asked == 1  # what was typed is gone again: nothing is lost
+
+    olga.goto(ours if form == "ours" else budget)
+    field.fill("7")
+    olga.get_by_role("button", name="Save", exact=True).click()
+    expect(olga.locator("body")).to_contain_text(re.compile("Saved|was added|saved"))
+    assert guard.asked == 1
+    if form == "ours":
+        assert Agent.objects.get(pk=agent.pk).description == "7"
+
+
+def test_whoever_stays_can_still_send_what_was_about_to_be_sent(
+    olga: Page, acme: Organization
+) -> None:
+    server = desk.web_server(acme)
+    guard = Guard(olga)
+    olga.goto(f"/admin/mcp_servers/server/{server.pk}/configuration/")
+    olga.get_by_label("Description").fill("Weather")
+    with olga.expect_event("dialog"):
+        olga.get_by_role("switch").first.click(no_wait_after=True)  # another form of the page
+    expect(olga.get_by_label("Description")).to_have_value("Weather")
+    assert guard.asked == 1
+    guard.stays = False
+    olga.get_by_role("switch").first.click()
+    expect(olga.locator(".bb-head-deeds")).to_contain_text("Off")
+    assert guard.asked == 2
+    assert not Server.objects.get(pk=server.pk).enabled
+
+
+def test_keys_lead_past_the_navigation_through_lists_and_to_the_palette(
+    olga: Page, acme: Organization
+) -> None:
+    for number in range(3):
+        desk.web_server(acme, f"web{number}")
+    olga.goto("/admin/mcp_servers/server/")
+    olga.keyboard.press("Tab")
+    skip = olga.get_by_role("link", name="Skip to the content")
+    expect(skip).to_be_focused()
+    expect(skip).to_be_in_viewport()
+    olga.keyboard.press("Enter")
+    expect(olga.locator("#content")).to_be_focused()
+
+    for key, reached in (("j", "web0"), ("j", "web1"), ("j", "web2"), ("k", "web1")):
+        olga.keyboard.press(key)
+        expect(olga.locator("[data-reached]")).to_contain_text(reached)
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert olga.evaluate(outline) != "none"  # the focus is seen
+    olga.keyboard.press("Enter")
+    expect(olga.get_by_role("heading", name="web1", exact=True)).to_be_visible()
+
+    menu = olga.locator(".bb-menu > summary")
+    menu.focus()
+    olga.keyboard.press("Enter")
+    expect(olga.get_by_role("link", name="Save as preset")).to_be_visible()
+    olga.keyboard.press("Escape")
+    expect(olga.get_by_role("link", name="Save as preset")).to_be_hidden()
+    expect(menu).to_be_focused()
+
+    olga.keyboard.press("Control+k")
+    olga.keyboard.type("web2")
+    expect(olga.get_by_role("option")).to_have_count(1)
+    olga.keyboard.press("Enter")
+    expect(olga.get_by_role("heading", name="web2", exact=True)).to_be_visible()

@@ -1,0 +1,88 @@
+"""One of everything that an organization can have, by the names that addresses give it."""
+
+from agents.evaluation.recordings import record
+from agents.evaluation.replays import Change, replay
+from agents.llm.port import Picture
+from agents.pictures import keep
+from agents.registration import EndpointSpec, save_endpoint
+from agents.skills.keeping import SkillSpec, save_skill
+from agents.workflows.starting import run_workflow
+from bonobot.ledger.models import AuditRow
+from bonobot.tenancy.invitations import invite
+from bonobot.tenancy.models import Membership, Organization
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
+from mcp_servers.models import Definition, Preset, Server
+from tests.agents import casting
+
+
+def everything(where: Organization, mark: str = "") -> dict[str, str]:
+    """Make one of everything that an address can name, and return their ids by the parts' names.
+
+    Names end in `mark`, so that an organization can have all of it twice.
+    """
+    boss = casting.administrator(where)
+    agent = casting.agent(where, f"helper{mark}")
+    endpoint = save_endpoint(
+        boss, EndpointSpec(name=f"Spare{mark}", kind="offline", model="offline")
+    )
+    server = Server.objects.create(
+        organization=where, scope_id=agent.pk, name="s", slug="s", transport_type="http"
+    )
+    agent.bindings.create(organization=where, server=server)
+    member = casting.person(where, Role.MEMBER, f"member{mark}-{where.slug}")
+    preset = Preset.objects.create(
+        organization=where, slug=f"ours{mark}", name=f"Ours{mark}", transport_type="http"
+    )
+    agent.members.set([member.id])
+    definition = Definition.objects.create(
+        organization=where, server=server, kind="tool", name="one", payload={}, digest="d"
+    )
+    token, _ = issue(boss, name=f"spare{mark}", role=Role.AUDITOR)
+    note = agent.notes.create(organization=where, title="one", text="Something.")
+    skill = save_skill(boss, SkillSpec(name=f"tell{mark}", text="Hello", agents=[agent.slug]))
+    workflow = casting.workflow(agent, f"tell{mark}")
+    run = run_workflow(boss, workflow, {})
+    recording = record(boss, casting.rested_session(agent))
+    replayed = replay(boss, recording, Change())
+    notice = casting.notice(where, f"Pager{mark}")
+    session, approval = casting.waiting_session(agent, "hello")
+    grant = session.grants.create(
+        organization=where, agent=agent, own_name="one", label="one", granted_by="anna"
+    )
+    (image,) = keep(where.pk, [Picture("image/png", b"GIF89a" + where.pk.bytes)])
+    session.steps.create(seq=99, kind="notice", state="done", payload={"images": [image]})
+    offered = invite(casting.administrator(where), f"anna{mark}@example.com", Role.MEMBER)
+    return {
+        "sha256": image["sha256"],
+        "agent_id": str(agent.pk),
+        "server_id": str(server.pk),
+        "definition_id": str(definition.pk),
+        "session_id": str(session.pk),
+        "approval_id": str(approval.pk),
+        "question_id": str(casting.asked(session, server).pk),
+        "grant_id": str(grant.pk),
+        "endpoint_id": str(endpoint.pk),
+        "token_id": str(token.pk),
+        "issuer_id": str(
+            casting.issuer(where, f"https://{where.slug}{mark}.example.com", f"Login{mark}").pk
+        ),
+        "provider_id": str(
+            casting.provider(where, f"https://{where.slug}{mark}.example.com", f"ID{mark}").pk
+        ),
+        "workflow_id": str(workflow.pk),
+        "run_id": str(run.pk),
+        "recording_id": str(recording.pk),
+        "replay_id": str(replayed.pk),
+        "trigger_id": str(casting.trigger(workflow).pk),
+        "skill_id": str(skill.pk),
+        "note_id": str(note.pk),
+        "channel_id": str(notice.channel_id),
+        "notice_id": str(notice.pk),
+        "audit_id": str(AuditRow.objects.filter(organization_id=where.pk).first().pk),
+        "name": "mcp_s_one",
+        "user_id": member.id,
+        "member_id": str(Membership.objects.get(organization=where, user=member.id).pk),
+        "invitation_id": str(offered.invitation.pk),
+        "preset_id": str(preset.pk),
+    }

@@ -1,0 +1,296 @@
+"""Following: one process has a server tell of a resource, and all that want it are told."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from agents.models import Agent
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Role
+from mcp_servers import follow_leases as leases
+from mcp_servers import following
+from mcp_servers.endpoints import endpoint_of
+from mcp_servers.feeds import standings
+from mcp_servers.follow_leases import Source
+from mcp_servers.following import Follower, can_follow
+from mcp_servers.models import Followed, Server
+from mcp_servers.oauth.signing import for_person
+from tests.agents import casting
+from tests.agents.conftest import acme, helper
+from tests.eventually import eventually
+from tests.newspaper import PAPER, SECRET, printing, subscribed
+
+__all__ = ["acme", "helper"]
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def news(acme: Organization, helper: Agent) -> Iterator[Server]:
+    with printing() as url:
+        yield subscribed(acme, helper, url)
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Follower, Follower]]:
+    """Two followers, as two processes have them, that hear what each one's own feeds hear."""
+    monkeypatch.setattr(following, "BEAT_S", 0.0)
+    monkeypatch.setattr(following, "TICK_S", 0.05)
+    made = Follower(), Follower()
+    by_feed = following.hear
+
+    def hear(server_id, notice):
+        by_feed(server_id, notice)
+        for one in made:
+            one.heard(notice)
+
+    monkeypatch.setattr("mcp_servers.connections.changes._listeners", [hear])
+    yield made
+    for one in made:
+        runtime().call(one.stop)
+
+
+def follow(
+    follower: Follower, server: Server, *uris: str, who: Principal | None = None
+) -> dict[str, int]:
+    person = UUID(who.id) if who else None
+    endpoint = endpoint_of(server)
+    found = for_person(endpoint, person) if person else endpoint
+    return runtime().call(follower.follow, found, uris)
+
+
+def source(server: Server, who: Principal | None = None) -> Source:
+    return Source(server.pk, UUID(who.id) if who else None)
+
+
+def changes(
+    follower: Follower, server: Server, uri: str = PAPER, who: Principal | None = None
+) -> int | None:
+    async def read() -> int | None:
+        return follower.changes((source(server, who), uri))
+
+    return runtime().call(read)
+
+
+def tell(
+    follower: Follower, server: Server, uri: str = PAPER, who: Principal | None = None
+) -> None:
+    """Have a follower hear what its feed would."""
+
+    async def say() -> None:
+        feed = follower._feeds[source(server, who)]
+        follower.heard(following.ChangeNotice("resources", uri, feed.holder))
+
+    runtime().call(say)
+
+
+def test_a_resource_is_asked_for_once_and_told_to_all(
+    news: Server, processes: tuple[Follower, Follower]
+) -> None:
+    for one in processes:
+        assert follow(one, news, PAPER, "news://nothing") == {PAPER: 0, "news://nothing": 0}
+    assert set(Followed.objects.values_list("holder", flat=True)) == {processes[0].id}
+    assert not processes[1]._feeds
+    tell(processes[0], news)
+    for one in processes:
+        eventually(lambda one=one: changes(one, news) == 1, what="the change")
+
+
+def test_who_stops_is_followed_by_another_and_what_came_meanwhile_counts_as_a_change(
+    news: Server, processes: tuple[Follower, Follower]
+) -> None:
+    for one in processes:
+        follow(one, news, PAPER)
+    runtime().call(processes[0].stop)
+    eventually(lambda: changes(processes[1], news) == 1, what="the take-over")
+    assert Followed.objects.get().holder == processes[1].id
+
+
+def test_a_process_that_died_is_followed_by_another(
+    news: Server, processes: tuple[Follower, Follower]
+) -> None:
+    follow(processes[1], news, SECRET)
+    row = Followed.objects.get()
+    old = row.beat_at - leases.LEASE - timedelta(seconds=1)
+    Followed.objects.filter(pk=row.pk).update(holder=uuid4(), beat_at=old)
+    eventually(
+        lambda: Followed.objects.get(pk=row.pk).holder == processes[1].id, what="the take-over"
+    )
+
+
+def test_a_row_that_is_gone_is_wanted_anew(
+    news: Server, processes: tuple[Follower, Follower]
+) -> None:
+    follow(processes[0], news, PAPER)
+    Followed.objects.all().delete()
+    eventually(lambda: Followed.objects.filter(state="granted").exists(), what="the row")
+
+
+def test_a_server_that_comes_back_counts_as_changed(
+    acme: Organization, helper: Agent, processes: tuple[Follower, Follower]
+) -> None:
+    with printing() as url:
+        server = subscribed(acme, helper, url)
+        assert follow(processes[0], server, PAPER) == {PAPER: 0}
+        feed = processes[0]._feeds[Source(server.pk)]
+        runtime().loop.call_soon_threadsafe(feed._close)  # as when the stream breaks off
+        eventually(lambda: changes(processes[0], server) == 1, what="the change")
+
+
+def test_a_server_that_is_away_or_off_grants_nothing(
+    acme: Organization, helper: Agent, processes: tuple[Follower, Follower]
+) -> None:
+    with printing() as url:
+        server = subscribed(acme, helper, url)
+        Server.objects.filter(pk=server.pk).update(enabled=False)
+        assert follow(processes[0], server, PAPER) == {}
+        Server.objects.filter(pk=server.pk).update(enabled=True)
+    assert follow(processes[0], server, PAPER) == {}
+    eventually(lambda: not processes[0]._feeds, what="the end of the feed")
+
+
+def test_a_server_that_is_configured_anew_is_asked_anew(
+    news: Server,
+    acme: Organization,
+    helper: Agent,
+    processes: tuple[Follower, Follower],
+) -> None:
+    follow(processes[0], news, PAPER)
+    with printing() as url:
+        Server.objects.filter(pk=news.pk).update(endpoint_config={"url": url})
+        eventually(lambda: changes(processes[0], news) == 1, what="the new connection")
+
+
+def test_what_nobody_follows_is_let_go_of(
+    news: Server, processes: tuple[Follower, Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "UNWANTED", timedelta())
+    follow(processes[0], news, PAPER)
+    runtime().loop.call_soon_threadsafe(processes[0].leave, [(Source(news.pk), PAPER)])
+    eventually(lambda: not Followed.objects.exists(), what="the end of the row")
+    eventually(lambda: not processes[0]._feeds, what="the end of the feed")
+
+
+def test_what_was_left_a_moment_ago_is_told_of_again_at_once(
+    news: Server, processes: tuple[Follower, Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "GRANT_S", 5.0)
+    follow(processes[0], news, PAPER)
+    runtime().call(_left, processes[0], (Source(news.pk), PAPER))
+    assert follow(processes[0], news, PAPER) == {PAPER: 0}
+
+
+async def _left(follower: Follower, key: following.Key) -> None:
+    follower.leave([key])
+
+
+def test_who_leaves_while_it_waits_leaves_nothing(
+    news: Server, processes: tuple[Follower, Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise LookupError
+
+    monkeypatch.setattr(leases, "want", away)
+    with pytest.raises(LookupError):
+        follow(processes[0], news, PAPER)
+    assert changes(processes[0], news) is None
+
+
+def test_only_what_says_that_it_tells_is_followed(news: Server) -> None:
+    found = endpoint_of(news)
+    assert can_follow(found)
+    news.discovery = {"capabilities": {"resources": {"listChanged": True}}}
+    assert not can_follow(endpoint_of(news))
+
+
+def test_a_database_that_is_away_loses_no_change(
+    news: Server, processes: tuple[Follower, Follower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow(processes[0], news, PAPER)
+    own, faults = leases.changed, iter([following.AWAY[0]("away")])
+
+    def changed(*args: object) -> None:
+        for fault in faults:
+            raise fault
+        own(*args)
+
+    monkeypatch.setattr(leases, "changed", changed)
+    tell(processes[0], news)
+    eventually(lambda: changes(processes[0], news) == 1, what="the change")
+
+
+@pytest.fixture
+def people(acme: Organization) -> tuple[Principal, Principal]:
+    return tuple(casting.person(acme, Role.OPERATOR, name) for name in ("ann", "ben"))
+
+
+@pytest.fixture(params=["modern", "handshake"])
+def personal(
+    request: pytest.FixtureRequest,
+    acme: Organization,
+    helper: Agent,
+    people: tuple[Principal, Principal],
+) -> Iterator[Server]:
+    """A server of each era that each person signs in to; both have."""
+    with printing("people", *(["handshake"] if request.param == "handshake" else [])) as url:
+        yield subscribed(acme, helper, url, readers=people)
+
+
+def test_two_people_are_told_apart_by_two_processes(
+    personal: Server, processes: tuple[Follower, Follower], people: tuple[Principal, Principal]
+) -> None:
+    one, other = processes
+    ann, ben = people
+    for process, who in ((one, ann), (other, ben), (other, ann), (one, ben)):
+        assert follow(process, personal, PAPER, who=who) == {PAPER: 0}
+    assert (set(one._feeds), set(other._feeds)) == (
+        {source(personal, ann)},
+        {source(personal, ben)},
+    )
+    tell(one, personal, who=ann)
+    for process in processes:
+        eventually(lambda p=process: changes(p, personal, who=ann) == 1, what="the change")
+    tell(other, personal, who=ben)
+    tell(other, personal, who=ben)
+    for process in processes:
+        eventually(lambda p=process: changes(p, personal, who=ben), what="the change")
+        assert changes(process, personal, who=ann) == 1
+
+
+@pytest.mark.parametrize("personal", ["modern"], indirect=True)
+def test_a_person_is_followed_on_by_another_process_with_the_same_login(
+    personal: Server, processes: tuple[Follower, Follower], people: tuple[Principal, Principal]
+) -> None:
+    ann, ben = people
+    for process, who in ((processes[0], ann), (processes[1], ann), (processes[1], ben)):
+        follow(process, personal, PAPER, who=who)
+    runtime().call(processes[0].stop)
+    eventually(lambda: changes(processes[1], personal, who=ann) == 1, what="the take-over")
+    assert changes(processes[1], personal, who=ben) == 0
+
+
+@pytest.mark.parametrize("personal", ["modern"], indirect=True)
+def test_whose_login_a_server_no_longer_wants_is_told_of_nothing(
+    personal: Server, processes: tuple[Follower, Follower], people: tuple[Principal, Principal]
+) -> None:
+    ann, _ = people
+    own = personal.auth_config
+    assert follow(processes[0], personal, PAPER, who=ann) == {PAPER: 0}
+    for config in ({**own, "per": "organization"}, own):
+        Server.objects.filter(pk=personal.pk).update(auth_config=config)
+        now = Server.objects.get(pk=personal.pk)
+        of_all = Source(personal.pk)
+        found = runtime().call(runtime().orm, standings, {source(personal, ann): -1, of_all: -1})
+        assert set(found) == {source(now, ann) if config is own else of_all}
+
+
+def test_who_ends_in_a_pause_is_over_at_once(
+    acme: Organization, helper: Agent, processes: tuple[Follower, Follower]
+) -> None:
+    with printing() as url:
+        server = subscribed(acme, helper, url)
+    assert follow(processes[0], server, PAPER) == {}  # nothing is there: the next try comes later
+    eventually(lambda: not len(processes[0]._crew) - 1, what="the end of all but the look-out")

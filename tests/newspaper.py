@@ -1,0 +1,74 @@
+"""The server whose resources change (`tests/servers/news.py`), as a process over HTTP."""
+
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import UUID
+
+from agents.bindings import bind
+from agents.models import Agent
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import Principal
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.endpoints import endpoint_of
+from mcp_servers.models import Server
+from mcp_servers.oauth import grants
+from mcp_servers.oauth.signing import OAuthEndpoint, for_person
+from mcp_servers.oauth.tokens import Tokens
+from mcp_servers.registration import add
+from tests.agents import casting
+
+SCRIPT = Path(__file__).parent / "servers" / "news.py"
+PERSONAL = {"type": "oauth2", "grant": "authorization_code", "per": "user"}
+PAPER, WEATHER, SECRET = "news://paper", "news://weather", "news://secret"
+
+
+@contextmanager
+def printing(*how: str) -> Iterator[str]:
+    """Run the server and yield its URL; `handshake` for that era alone, `people` with logins."""
+    with subprocess.Popen(
+        [sys.executable, str(SCRIPT), "http", *how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{server.stdout.readline().split()[1]}/mcp"
+        finally:
+            server.kill()  # which waits for no stream to end
+
+
+def subscribed(
+    where: Organization,
+    agent: Agent,
+    url: str,
+    name: str = "news",
+    readers: Collection[Principal] = (),
+) -> Server:
+    """Register the server and give all of it to an agent; its `readers` sign in for themselves."""
+    boss = casting.administrator(where)
+    spec = ServerSpec(
+        name=name,
+        transport_type="http",
+        endpoint_config={"url": url},
+        allow_private=True,
+        approval=Server.Approval.ALWAYS,
+        auth_config=PERSONAL if readers else None,
+    )
+    server = add(boss, spec)
+    for one in readers:
+        sign_in(server, one)
+    server = casting.ready(where, server)
+    bind(boss, agent, server, allowed_resources=["*"], allowed_prompts=["*"])
+    return server
+
+
+def sign_in(server: Server, person: Principal) -> None:
+    """Keep a login of a person at the server, as a browser would have brought it."""
+    endpoint = for_person(endpoint_of(server), UUID(person.id))
+    assert isinstance(endpoint, OAuthEndpoint)
+    token = Tokens(access=f"token-of-{person.label}", refresh="", expires_at=None, scope="")
+    grants.store(grants.grant_of(endpoint.account), None, token)

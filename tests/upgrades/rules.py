@@ -1,0 +1,92 @@
+"""What a migration must not do while processes of the release before it still run.
+
+An upgrade migrates first and replaces processes after that, so the old code reads and writes the
+new schema for a while (docs/upgrade.md). A migration that must break a rule says in a `contracts`
+attribute, in a sentence, why no process of the release before minds.
+"""
+
+from collections.abc import Iterator
+
+from django.db import models
+from django.db.migrations import Migration, operations
+from django.db.migrations.operations.base import Operation
+from django.db.migrations.state import ProjectState
+
+from bonobot.lib.migrating import AddIndexOnline
+
+# The last migrations that were written before the rules were.
+RULES_SINCE = {
+    "agents": 22,
+    "bonobot": 1,
+    "ledger": 5,
+    "mcp_servers": 15,
+    "notices": 1,
+    "tenancy": 7,
+}
+# Tables without a bound, whose indices are built while others write.
+GROWING = {"auditrow", "step", "session", "rollup", "inbox", "storedresult"}
+
+
+def number(name: str) -> int:
+    """Return the place of a migration in its app."""
+    return int(name.split("_", 1)[0])
+
+
+def applies(migration: Migration) -> bool:
+    """Say whether the rules hold for it: squashed ones are made from others."""
+    since = RULES_SINCE.get(migration.app_label)
+    return since is not None and not migration.replaces and number(migration.name) > since
+
+
+def faults(migration: Migration, before: ProjectState) -> Iterator[str]:
+    """Yield a sentence for each operation that old processes would mind."""
+    if getattr(migration, "contracts", ""):
+        return
+    state, made = before.clone(), set[str]()
+    for operation in migration.operations:
+        if isinstance(operation, operations.CreateModel):
+            made.add(operation.name.lower())
+        elif fault := _fault(operation, state, migration.app_label, made):
+            yield f"{operation.describe()}: {fault}"
+        operation.state_forwards(migration.app_label, state)
+
+
+def _fault(operation: Operation, state: ProjectState, app: str, made: set[str]) -> str:
+    model = str(getattr(operation, "model_name", "") or getattr(operation, "name", "")).lower()
+    if model in made:
+        return ""
+    match operation:
+        case operations.AddField(field=field):
+            return "" if _old_rows_can_be_written(field) else "needs null=True or a db_default"
+        case operations.AlterField(field=field, name=name):
+            return _narrowed(state.models[app, model].fields[name], field)
+        case (
+            operations.RemoveField()
+            | operations.DeleteModel()
+            | operations.RenameField()
+            | operations.RenameModel()
+            | operations.AlterModelTable()
+        ):
+            return "the release before reads it; drop it a release after it was last read"
+        case operations.AddConstraint():
+            return "the release before may write what it refuses"
+        case AddIndexOnline():
+            return ""
+        case operations.AddIndex() if model in GROWING:
+            return "blocks writers of a table that grows; use AddIndexOnline"
+        case operations.RunPython() | operations.RunSQL() if not operation.reversible:
+            return "can't be taken back; give it a reverse, or noop"
+    return ""
+
+
+def _old_rows_can_be_written(field: models.Field) -> bool:
+    """Say whether an INSERT that doesn't name the column goes through."""
+    return field.null or field.many_to_many or field.has_db_default()
+
+
+def _narrowed(old: models.Field, new: models.Field) -> str:
+    if old.null and not new.null:
+        return "the release before writes NULL"
+    if new.max_length and (old.max_length or new.max_length) > new.max_length:
+        return f"the release before writes up to {old.max_length} characters"
+    return ""
