@@ -6,11 +6,12 @@ tools, so that the test of it runs everywhere.
 """
 
 import ast
+import json
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.utils.translation.template import templatize
@@ -19,6 +20,7 @@ from tests.architecture.sources import Source, product
 from tests.parts import ROOT
 from tests.wording import english, sentences
 
+PRESETS = ROOT / "mcp_servers" / "presets" / "catalogue.json"
 GERMAN = ROOT / "bonobot" / "locale" / "de" / "LC_MESSAGES" / "django.po"
 SINGLE = frozenset({"_", "_t", "_lazy", "gettext", "gettext_lazy", "gettext_noop"})
 PLURAL = frozenset({"_n", "ngettext", "ngettext_lazy"})
@@ -86,6 +88,7 @@ def messages() -> set[Message]:
     for source in sources:
         found.update(_in_python(source.tree, says=not english(source)))
     found.update(_scheduled(sources))
+    found.update(_of_presets(json.loads(PRESETS.read_text(encoding="utf-8"))["presets"]))
     for path in (ROOT / "templates").rglob("*.html"):
         found.update(_in_template(path.read_text(encoding="utf-8")))
     found.update(Message(text) for text in sentences(sources))
@@ -115,6 +118,14 @@ def _scheduled(sources: Iterable[Source]) -> Iterator[Message]:
             if isinstance(node, ast.FunctionDef) and f"{source.module}.{node.name}" in names:
                 said = (ast.get_docstring(node) or "").partition("\n")[0]
                 yield Message(said.partition(";")[0].rstrip("."))
+
+
+def _of_presets(presets: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
+    """Yield what the shipped presets and their parameters say of themselves."""
+    for preset in presets:
+        yield Message(preset["description"])
+        for one in preset["parameters"]:
+            yield from (Message(one["label"]), Message(one["help"]))
 
 
 def _says(call: ast.Call) -> bool:

@@ -28,6 +28,7 @@ from agents.models import Agent
 from agents.replay import DAYS, Replay, replay
 from agents.tool_policies import PolicyText, drafted, policy_text, set_policy
 from bonobot.lib.problems import Problem
+from bonobot.lib.translating import ours
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import WHO_MAY, Action
@@ -177,4 +178,5 @@ def _found(tools: Sequence[Tool], sought: str) -> Sequence[Tool]:
 
 
 def _described(tool: Tool) -> str:
-    return f"{tool.name} {tool.facts.server_name} {tool.description}".lower()
+    about = f"{tool.description} {ours(tool.description)}"
+    return f"{tool.name} {tool.facts.server_name} {about}".lower()

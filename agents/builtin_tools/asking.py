@@ -12,6 +12,7 @@ from agents.builtin_tools.tool import BuiltinTool, Context, Hints
 from agents.sessions import children
 from bonobot.lib.problems import Conflict
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from mcp_servers.labels import Label
 
 LONGEST_NAME = 64
@@ -27,10 +28,17 @@ def tool_name(prefix: str, slug: str) -> str:
 
 def asking(agent_id: UUID, slug: str, name: str, description: str) -> BuiltinTool:
     """Return the tool that asks an agent."""
-    about = f" {description}" if description else ""
+    if description:
+        about = say(
+            "Ask the agent {name} and wait for its answer. {description}",
+            name=name,
+            description=description,
+        )
+    else:
+        about = say("Ask the agent {name} and wait for its answer.", name=name)
     return BuiltinTool(
         name=tool_name("ask", slug),
-        description=f"Ask the agent {name} and wait for its answer.{about}",
+        description=about,
         input_schema={
             "type": "object",
             "properties": {

@@ -116,8 +116,10 @@ def _diff(before: str, after: str) -> str:
 TOOLS = (
     BuiltinTool(
         name="edit_file",
-        description="Replace exact passages of a text file of the workspace. Each `old` must be "
-        "there once, or `every` of it is replaced; where one edit doesn't fit, nothing is changed.",
+        description=say(
+            "Replace exact passages of a text file of the workspace. Each `old` must be there "
+            "once, or `every` of it is replaced; where one edit doesn't fit, nothing is changed."
+        ),
         input_schema={
             "type": "object",
             "properties": {

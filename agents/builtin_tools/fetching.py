@@ -173,8 +173,10 @@ def _unreadable(kind: str, size: int) -> NotReadable:
 TOOLS = (
     BuiltinTool(
         name="http_fetch",
-        description="Fetch a page or data over HTTP. A page comes as readable text with its links; "
-        "images are shown. GET unless said otherwise.",
+        description=say(
+            "Fetch a page or data over HTTP. A page comes as readable text with its links; "
+            "images are shown. GET unless said otherwise."
+        ),
         input_schema={
             "type": "object",
             "properties": {

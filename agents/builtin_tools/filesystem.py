@@ -265,8 +265,10 @@ _CHANGES = Hints(read_only=False, destructive=True, idempotent=False)
 TOOLS = (
     BuiltinTool(
         name="list_files",
-        description="List a folder of the workspace; with `recursive` or a `glob` (`*.py`, "
-        "`src/**/*.md`) everything beneath it that fits.",
+        description=say(
+            "List a folder of the workspace; with `recursive` or a `glob` (`*.py`, "
+            "`src/**/*.md`) everything beneath it that fits."
+        ),
         input_schema=_schema(
             (),
             path=FOLDER_PATH,
@@ -280,8 +282,10 @@ TOOLS = (
     ),
     BuiltinTool(
         name="file_info",
-        description="Say what a path of the workspace is: file or folder, bytes, when changed. Of "
-        "`.` also how much the workspace may hold.",
+        description=say(
+            "Say what a path of the workspace is: file or folder, bytes, when changed. Of "
+            "`.` also how much the workspace may hold."
+        ),
         input_schema=_schema(("path",), path=PATH),
         run=_info,
         kit=KIT,
@@ -290,8 +294,10 @@ TOOLS = (
     ),
     BuiltinTool(
         name="read_file",
-        description="Read a text file of the workspace, all of it or some lines; an image (PNG, "
-        "JPEG, GIF, WebP) is shown as one.",
+        description=say(
+            "Read a text file of the workspace, all of it or some lines; an image (PNG, "
+            "JPEG, GIF, WebP) is shown as one."
+        ),
         input_schema=_schema(
             ("path",),
             path=PATH,
@@ -305,8 +311,10 @@ TOOLS = (
     ),
     BuiltinTool(
         name="write_file",
-        description="Write a text file of the workspace, with the folders above it; one that is "
-        "there is replaced as a whole, or refused with `new`.",
+        description=say(
+            "Write a text file of the workspace, with the folders above it; one that is "
+            "there is replaced as a whole, or refused with `new`."
+        ),
         input_schema=_schema(
             ("path", "text"),
             path=PATH,
@@ -320,7 +328,7 @@ TOOLS = (
     ),
     BuiltinTool(
         name="make_folder",
-        description="Make a folder of the workspace, with those above it.",
+        description=say("Make a folder of the workspace, with those above it."),
         input_schema=_schema(("path",), path=PATH),
         run=_make_folder,
         kit=KIT,
@@ -330,7 +338,7 @@ TOOLS = (
     ),
     BuiltinTool(
         name="move_file",
-        description="Move or rename a file or folder within the workspace.",
+        description=say("Move or rename a file or folder within the workspace."),
         input_schema=_schema(("path", "to"), path=PATH, to=PATH, overwrite={"type": "boolean"}),
         run=_move,
         kit=KIT,
@@ -339,8 +347,9 @@ TOOLS = (
     ),
     BuiltinTool(
         name="delete_file",
-        description="Delete a file or an empty folder of the workspace, or a folder with its "
-        "contents.",
+        description=say(
+            "Delete a file or an empty folder of the workspace, or a folder with its contents."
+        ),
         input_schema=_schema(("path",), path=PATH, with_contents={"type": "boolean"}),
         run=_delete,
         kit=KIT,

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from agents.builtin_tools.tool import BuiltinTool, Context
 from agents.governance.searching import Index, Text
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.labels import Label
 
@@ -48,8 +49,10 @@ def _about(snapshot: "Snapshot", name: str) -> str:
 
 FINDING = BuiltinTool(
     name=FIND_TOOLS,
-    description="Find more tools that you can call, by words: say what is to be done, and to what. "
-    "You get their names, and have the tools themselves from then on.",
+    description=say(
+        "Find more tools that you can call, by words: say what is to be done, and to what. "
+        "You get their names, and have the tools themselves from then on."
+    ),
     input_schema={
         "type": "object",
         "properties": {

@@ -86,7 +86,9 @@ def _agent_id(context: Context) -> UUID:
 
 REMEMBER = BuiltinTool(
     name="remember",
-    description="Keep a note for later sessions under a title; a note of this title is replaced.",
+    description=say(
+        "Keep a note for later sessions under a title; a note of this title is replaced."
+    ),
     input_schema={
         "type": "object",
         "properties": {
@@ -104,7 +106,9 @@ REMEMBER = BuiltinTool(
 
 SEARCH_NOTES = BuiltinTool(
     name="search_notes",
-    description="Search the notes that were kept in earlier sessions; without words, the newest.",
+    description=say(
+        "Search the notes that were kept in earlier sessions; without words, the newest."
+    ),
     input_schema={
         "type": "object",
         "properties": {
@@ -121,7 +125,7 @@ SEARCH_NOTES = BuiltinTool(
 
 FORGET = BuiltinTool(
     name="forget",
-    description="Remove a note by its title.",
+    description=say("Remove a note by its title."),
     input_schema={
         "type": "object",
         "properties": {"title": _TITLE},

@@ -65,8 +65,9 @@ def _server(context: Context, name: str) -> "ServerFacts":
 
 LIST_RESOURCES = BuiltinTool(
     name="list_resources",
-    description="List the resources that can be read: server, URI or URI template, and a word "
-    "about each.",
+    description=say(
+        "List the resources that can be read: server, URI or URI template, and a word about each."
+    ),
     input_schema={
         "type": "object",
         "properties": {"server": {"type": "string", "description": "Only of this server."}},
@@ -79,7 +80,7 @@ LIST_RESOURCES = BuiltinTool(
 
 READ_RESOURCE = BuiltinTool(
     name="read_resource",
-    description="Read a resource by its server and URI, as `list_resources` names them.",
+    description=say("Read a resource by its server and URI, as `list_resources` names them."),
     input_schema={
         "type": "object",
         "properties": {

@@ -50,7 +50,7 @@ def _in_steps(context: Context, result_id: str) -> str | None:
 
 READ_RESULT = BuiltinTool(
     name="read_result",
-    description="Read on in a tool result that was cut or left out because it was too long.",
+    description=say("Read on in a tool result that was cut or left out because it was too long."),
     input_schema={
         "type": "object",
         "properties": {

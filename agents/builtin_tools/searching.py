@@ -165,8 +165,10 @@ def _told(search: _Search) -> str:
 TOOLS = (
     BuiltinTool(
         name="search_files",
-        description="Find files of the workspace by name (a glob such as `*.py`), or lines that "
-        "hold a text or fit a regular expression (re2), or both. `.git` is left out.",
+        description=say(
+            "Find files of the workspace by name (a glob such as `*.py`), or lines that "
+            "hold a text or fit a regular expression (re2), or both. `.git` is left out."
+        ),
         input_schema={
             "type": "object",
             "properties": {

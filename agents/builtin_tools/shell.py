@@ -93,9 +93,11 @@ def _stopped(found: Finished, seconds: float) -> Problem:
 TOOLS = (
     BuiltinTool(
         name="run_shell",
-        description="Run a command with /bin/sh in a sandbox whose only files are the system's "
-        "programs and the workspace, at /workspace. Output and errors come together, with the "
-        "exit status. Nothing that it starts outlives it.",
+        description=say(
+            "Run a command with /bin/sh in a sandbox whose only files are the system's "
+            "programs and the workspace, at /workspace. Output and errors come together, with the "
+            "exit status. Nothing that it starts outlives it."
+        ),
         input_schema={
             "type": "object",
             "properties": {

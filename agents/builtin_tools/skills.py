@@ -52,7 +52,7 @@ def _told(one: Argument) -> str:
 
 LIST_SKILLS = BuiltinTool(
     name="list_skills",
-    description="List the skills: instructions for tasks, with the arguments that each takes.",
+    description=say("List the skills: instructions for tasks, with the arguments that each takes."),
     input_schema={"type": "object", "properties": {}, "additionalProperties": False},
     run=_list,
     of_skills=True,
@@ -62,7 +62,7 @@ LIST_SKILLS = BuiltinTool(
 
 READ_SKILL = BuiltinTool(
     name="read_skill",
-    description="Read the instructions of a skill before doing what it is for.",
+    description=say("Read the instructions of a skill before doing what it is for."),
     input_schema={
         "type": "object",
         "properties": {

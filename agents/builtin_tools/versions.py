@@ -162,17 +162,20 @@ def _changing(name: str, description: str, run: Any, schema: dict[str, Any]) -> 
 
 TOOLS = (
     _reading(
-        "git_status", "Say what is changed, staged and new in a repository.", _status, _schema()
+        "git_status",
+        say("Say what is changed, staged and new in a repository."),
+        _status,
+        _schema(),
     ),
     _reading(
         "git_diff",
-        "Show what differs: in the working tree, staged, or between two revisions.",
+        say("Show what differs: in the working tree, staged, or between two revisions."),
         _diff,
         _schema(paths=_PATHS, staged={"type": "boolean"}, **{"from": _REVISION, "to": _REVISION}),
     ),
     _reading(
         "git_log",
-        "List commits, the newest first.",
+        say("List commits, the newest first."),
         _log,
         _schema(
             revision=_REVISION,
@@ -182,24 +185,24 @@ TOOLS = (
     ),
     _reading(
         "git_show",
-        "Show a commit with its changes, or a file as it was (`HEAD~2:src/main.py`).",
+        say("Show a commit with its changes, or a file as it was (`HEAD~2:src/main.py`)."),
         _show,
         _schema("revision", revision=_REVISION, paths=_PATHS),
     ),
     _changing(
         "git_add",
-        "Stage files for the next commit; without paths, everything that changed.",
+        say("Stage files for the next commit; without paths, everything that changed."),
         _add,
         _schema(paths=_PATHS),
     ),
     _changing(
         "git_commit",
-        "Commit what is staged, in the agent's name. No hook runs and nothing is signed.",
+        say("Commit what is staged, in the agent's name. No hook runs and nothing is signed."),
         _commit,
         _schema(
             "message",
             message={"type": "string", "minLength": 1, "maxLength": LONGEST_MESSAGE},
         ),
     ),
-    _changing("git_init", "Make a repository in a folder of the workspace.", _init, _schema()),
+    _changing("git_init", say("Make a repository in a folder of the workspace."), _init, _schema()),
 )

@@ -15,6 +15,7 @@ from agents.sessions import children
 from agents.workflows.definitions import read_workflow
 from agents.workflows.starting import Origin, add_run, checked
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from mcp_servers.labels import Label
 
 
@@ -23,7 +24,7 @@ def workflow_tool(workflow: Workflow) -> BuiltinTool:
     text = read_workflow(workflow.definition)
     return BuiltinTool(
         name=tool_name("workflow", workflow.name),
-        description=text.description or f"Run the workflow {workflow.name}.",
+        description=text.description or say("Run the workflow {name}.", name=workflow.name),
         input_schema=dict(text.inputs),
         run=partial(_run, workflow.pk),
         labels=(Label.REPEATABLE,),

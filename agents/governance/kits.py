@@ -34,11 +34,13 @@ Options = Mapping[str, Any]
 class Option:
     """One option of a kit: a `flag`, a `number` within its bounds, or a list of `texts`.
 
-    `most` and `least` bound a number. Who sets one that is `restricted` to something else than its
-    usual value, or changes it, is a platform administrator.
+    Programs know it by its `name`, people by its `title`. `most` and `least` bound a number. Who
+    sets one that is `restricted` to something else than its usual value, or changes it, is a
+    platform administrator.
     """
 
     name: str
+    title: str
     kind: str
     usual: Any
     about: str
@@ -52,6 +54,7 @@ class Kit:
     """A handful of tools; only a platform administrator grants one that is `restricted`."""
 
     name: str
+    title: str
     about: str
     options: tuple[Option, ...] = ()
     restricted: bool = False
@@ -66,9 +69,12 @@ class Kit:
         return {one.name: one.usual for one in self.options}
 
 
-_READ_ONLY = Option("read_only", "flag", False, say("Only tools that change nothing."))
+_READ_ONLY = Option(
+    "read_only", say("Reading only"), "flag", False, say("Only tools that change nothing.")
+)
 _NETWORK = Option(
     "network",
+    say("Network"),
     "flag",
     False,
     say("Commands reach the network of this host, its own addresses too."),
@@ -77,34 +83,83 @@ _NETWORK = Option(
 KITS: dict[str, Kit] = {
     kit.name: kit
     for kit in (
-        Kit(NOTES, say("Keep and search what it wants to know in later sessions.")),
-        Kit("filesystem", say("List, read, write, move and delete files."), (_READ_ONLY,)),
-        Kit("edit", say("Change passages of a file, several at once or none.")),
-        Kit("search", say("Find files by name and lines by what they say.")),
-        Kit("git", say("See and commit changes of a repository in the workspace."), (_READ_ONLY,)),
+        Kit(NOTES, say("Notes"), say("Keep and search what it wants to know in later sessions.")),
+        Kit(
+            "filesystem",
+            say("Files and folders"),
+            say("List, read, write, move and delete files."),
+            (_READ_ONLY,),
+        ),
+        Kit("edit", say("Editing"), say("Change passages of a file, several at once or none.")),
+        Kit("search", say("Searching"), say("Find files by name and lines by what they say.")),
+        Kit(
+            "git",
+            say("Git"),
+            say("See and commit changes of a repository in the workspace."),
+            (_READ_ONLY,),
+        ),
         Kit(
             "shell",
+            say("Commands"),
             say("Run commands in a sandbox that holds the workspace alone."),
             (
                 _NETWORK,
-                Option("time_s", "number", 60, say("Seconds that a command may take."), 1, 600),
                 Option(
-                    "memory_mib", "number", 1024, say("MiB that a process may write to."), 64, 16384
+                    "time_s",
+                    say("Time in seconds"),
+                    "number",
+                    60,
+                    say("Seconds that a command may take."),
+                    1,
+                    600,
                 ),
-                Option("processes", "number", 128, say("Processes at the same time."), 8, 4096),
+                Option(
+                    "memory_mib",
+                    say("Memory in MiB"),
+                    "number",
+                    1024,
+                    say("MiB that a process may write to."),
+                    64,
+                    16384,
+                ),
+                Option(
+                    "processes",
+                    say("Processes"),
+                    "number",
+                    128,
+                    say("Processes at the same time."),
+                    8,
+                    4096,
+                ),
             ),
             restricted=True,
         ),
         Kit(
             "fetch",
+            say("Web pages"),
             say("Fetch pages and data over HTTP, from public addresses."),
             (
-                Option("hosts", "texts", (), say("Only these hosts (`*.example.com`); none: all.")),
                 Option(
-                    "methods", "texts", ("GET", "HEAD"), say("The HTTP methods that it may use.")
+                    "hosts",
+                    say("Hosts"),
+                    "texts",
+                    (),
+                    say("Only these hosts (`*.example.com`); none: all."),
                 ),
                 Option(
-                    "allow_private", "flag", False, say("Private addresses, too."), restricted=True
+                    "methods",
+                    say("Methods"),
+                    "texts",
+                    ("GET", "HEAD"),
+                    say("The HTTP methods that it may use."),
+                ),
+                Option(
+                    "allow_private",
+                    say("Private addresses"),
+                    "flag",
+                    False,
+                    say("Private addresses, too."),
+                    restricted=True,
                 ),
             ),
         ),

@@ -23,7 +23,7 @@ MOST_SENTENCES = 12
 # Templates with fewer letters than these, outside of their holes, could have made anything.
 FEWEST_LETTERS = 8
 # What stands in these holes is a word of ours, such as what kind of thing something is.
-NOUNS = frozenset({"{noun}", "{kind}", "{unit}", "{period}"})
+NOUNS = frozenset({"{noun}", "{kind}", "{unit}", "{period}", "{parameter}"})
 ENDS = (". ", ".\n", "? ", "; ")
 
 
@@ -40,6 +40,14 @@ def localized(text: object) -> str:
     whole = said if isinstance(said, str) else str(said if said is not None else "")
     language = get_language() or settings.LANGUAGE_CODE
     return whole if language == settings.LANGUAGE_CODE else _said(whole, language)
+
+
+def ours(text: str) -> str:
+    """Return a text of ours in the reader's language, and a stranger's as it stands.
+
+    Only what still knows that it is a `Saying` is ours: a stranger may use our words.
+    """
+    return localized(text) if isinstance(text, Saying) else text
 
 
 def whole(problem: Problem) -> str:

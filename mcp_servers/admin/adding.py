@@ -27,10 +27,9 @@ from mcp_servers import registration
 from mcp_servers.admin.forms import PLACES, ServerForm
 from mcp_servers.configuration import ServerSpec, allowed_launchers
 from mcp_servers.models import Preset, Server
+from mcp_servers.presets import telling
 from mcp_servers.presets.folders import KINDS, allowed_folders
 from mcp_servers.presets.using import preset_named, spec_from
-
-OTHER = "other"  # where presets without a category are
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,19 +109,20 @@ def choose_preset(
     """Show the gallery; search and categories narrow it."""
     principal.require(destination.needs)
     offered = list(Preset.objects.offered_to(principal.organization_id))
+    there = {preset.category or telling.OTHER for preset in offered}
     chosen = request.GET.get("category", "")
     launchers = allowed_launchers()
     cards = [
         Card(preset, destination.url("preset", preset.slug), _may_start(preset, launchers))
         for preset in offered
-        if chosen in ("", preset.category or OTHER)
+        if chosen in ("", preset.category or telling.OTHER)
     ]
     return destination.screen(
         request,
         "presets",
         "servers/presets.html",
         cards=cards,
-        categories=sorted({preset.category or OTHER for preset in offered}),
+        categories=sorted(((one, telling.category(one)) for one in there), key=lambda one: one[1]),
         category=chosen,
         other_ways=(destination.url("paste"), destination.url("form")),
     )
@@ -139,8 +139,19 @@ class Card:
     @property
     def secrets(self) -> list[str]:
         """Return the labels of the secrets that it needs."""
-        wanted = (p for p in self.preset.parameters if p.get("secret") and p.get("required", True))
+        parameters = telling.parameters(self.preset)
+        wanted = (p for p in parameters if p.get("secret") and p.get("required", True))
         return [visible(str(p.get("label") or p["name"]), 60) for p in wanted]
+
+    @property
+    def description(self) -> str:
+        """Return what it is."""
+        return telling.description(self.preset)
+
+    @property
+    def category(self) -> str:
+        """Return what its category is called, or nothing."""
+        return self.preset.category and telling.category(self.preset.category)
 
     @property
     def command(self) -> str:
@@ -149,10 +160,10 @@ class Card:
 
     @property
     def words(self) -> str:
-        """Return everything that the search looks in."""
+        """Return everything that the search looks in, also the catalogue's English."""
         one = self.preset
         parts = (one.name, one.slug, one.description, one.category, *one.replaces, *one.labels)
-        return visible(" ".join(parts), 2_000)
+        return visible(" ".join((*parts, self.description, self.category)), 2_000)
 
 
 def _may_start(preset: Preset, launchers: frozenset[str]) -> bool:
@@ -168,7 +179,7 @@ class PresetForm(forms.Form):
         """Make a field for each parameter."""
         kwargs["initial"] = {"name": preset.slug}
         super().__init__(*args, **kwargs)
-        for parameter in preset.parameters:
+        for parameter in telling.parameters(preset):
             self.fields[_field(parameter["name"])] = _parameter_field(parameter)
         if preset.transport_type == Server.Transport.HTTP:
             self.fields["allow_private"] = forms.BooleanField(
@@ -205,6 +216,9 @@ def fill_preset(
         "presets",
         "servers/preset.html",
         preset=preset,
+        about=telling.description(preset),
+        transport=Server.Transport(preset.transport_type).label,
+        signs_in=Server.Auth(preset.auth_type).label,
         form=form,
         may_start=_may_start(preset, allowed_launchers()),
         folders=_folders(principal, preset),

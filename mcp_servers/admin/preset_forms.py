@@ -20,6 +20,8 @@ ICONS = (
     *("book", "box", "branch", "bug", "chart", "chat", "checklist", "clock", "cloud", "code"),
     *("coins", "database", "flask", "folder", "function", "globe", "graph", "terminal"),
 )
+# What kinds of values are called.
+KIND_NAMES = {"": _("text"), "folder": _("folder"), "file": _("file"), "url": _("address")}
 TEXTS = ("name", "label", "default", "help", "pattern")
 FLAGS = ("secret", "required")
 # The form's fields for those that the operations name.
@@ -46,7 +48,12 @@ class ParametersWidget(forms.Widget):
     ) -> SafeString:
         """Return the rows, from the project's own templates."""
         rows = list(value or ())
-        context = {"rows": rows, "spare": [{"required": True}], "kinds": KINDS, "bare": not rows}
+        context = {
+            "rows": rows,
+            "spare": [{"required": True}],
+            "kinds": [(kind, KIND_NAMES[kind]) for kind in KINDS],
+            "bare": not rows,
+        }
         return render_to_string("admin/servers/parameters.html", context)
 
     def value_from_datadict(self, data: Any, files: Any, name: str) -> list[dict[str, Any]]:

@@ -13,7 +13,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
-from bonobot.lib.admin import MultipleChoicesDropdownFilter, TextInput, display, register
+from bonobot.lib.admin import (
+    DropdownFilter,
+    MultipleChoicesDropdownFilter,
+    TextInput,
+    display,
+    register,
+)
 from bonobot.lib.highlighting import highlighted
 from bonobot.lib.problems import Problem
 from bonobot.lib.untrusted import visible
@@ -24,19 +30,37 @@ from bonobot.tenancy.templatetags.bonobot import badge_html
 from mcp_servers.admin.preset_forms import PresetEditForm, PresetPlainForm, initial, place_of
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Preset, Server
+from mcp_servers.presets import telling
 from mcp_servers.presets.own import PresetSpec, add_preset, alter_in_part, remove_preset
 from mcp_servers.presets.saving import preset_of, save_as_preset
+
+
+class CategoryFilter(DropdownFilter):
+    """Presets of one category, by what it is called."""
+
+    title = _("category")
+    parameter_name = "category"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the categories of what is offered there (a query)."""
+        offered = model_admin.get_queryset(request).exclude(category="").order_by()
+        found = offered.values_list("category", flat=True).distinct()
+        return sorted(((one, telling.category(one)) for one in found), key=lambda one: one[1])
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
+        """Keep the presets of the one that was chosen."""
+        return queryset.filter(category=self.value()) if self.value() else queryset
 
 
 @register(Preset)
 class PresetAdmin(ScopedAdmin):
     """What is offered to the active organization: its own can be changed, the catalogue's read."""
 
-    list_display = ("preset", "category", "transport", "signs_in", "whose", "proven")
-    list_filter = ("category", ("auth_type", MultipleChoicesDropdownFilter), "transport_type")
+    list_display = ("preset", "kind", "transport", "signs_in", "whose", "proven")
+    list_filter = (CategoryFilter, ("auth_type", MultipleChoicesDropdownFilter), "transport_type")
     search_fields = ("name", "slug", "description", "category")
     fieldsets = (
-        (None, {"fields": ("name", "slug", "description", "category", "documentation_url")}),
+        (None, {"fields": ("name", "slug", "about", "kind", "documentation_url")}),
         (_("How it is reached"), {"fields": ("transport_type", "endpoint", "auth_type", "auth")}),
         (_("What is filled in"), {"fields": ("filled_in",)}),
         (_("Why we believe that it exists"), {"fields": ("stands_in", "evidence")}),
@@ -130,7 +154,17 @@ class PresetAdmin(ScopedAdmin):
     @display(description=_("preset"), ordering="name", header=True)
     def preset(self, preset: Preset) -> tuple[str, str]:
         """Return the name and what it is."""
-        return visible(preset.name), visible(preset.description, 100)
+        return visible(preset.name), visible(telling.description(preset), 100)
+
+    @display(description=_("category"), ordering="category")
+    def kind(self, preset: Preset) -> str:
+        """Return what its category is called."""
+        return visible(telling.category(preset.category), 64)
+
+    @display(description=_("description"))
+    def about(self, preset: Preset) -> str:
+        """Return what it is."""
+        return visible(telling.description(preset), 1_000)
 
     @display(description=_("whose"))
     def whose(self, preset: Preset) -> str:
@@ -170,7 +204,7 @@ class PresetAdmin(ScopedAdmin):
     @display(description=_("parameters"))
     def filled_in(self, preset: Preset) -> SafeString:
         """Return the parameters."""
-        return _code(preset.parameters)
+        return _code(telling.parameters(preset))
 
     @display(description=_("proof"))
     def evidence(self, preset: Preset) -> SafeString:

@@ -27,6 +27,7 @@ from mcp_servers.api.configurations import (
     EndpointConfig,
 )
 from mcp_servers.models import Preset, Server
+from mcp_servers.presets import telling
 from mcp_servers.presets.declaring import MOST_PARAMETERS
 from mcp_servers.presets.own import PresetSpec, add_preset, alter_in_part, remove_preset
 from mcp_servers.presets.using import preset_named, spec_from
@@ -48,7 +49,7 @@ class PresetShape(Shape):
     id = serializers.UUIDField()
     slug = serializers.CharField()
     name = serializers.CharField()
-    description = serializers.CharField()
+    description = serializers.SerializerMethodField()
     category = serializers.CharField()
     documentation_url = serializers.CharField()
     transport_type = serializers.CharField()
@@ -63,6 +64,10 @@ class PresetShape(Shape):
     )
     own = serializers.SerializerMethodField(help_text="Whether the organization made it.")
 
+    def get_description(self, preset: Preset) -> str:
+        """Return what it is, in the reader's language."""
+        return telling.description(preset)
+
     @extend_schema_field(ENDPOINT_CONFIG)
     def get_endpoint_config(self, preset: Preset) -> Any:
         """Return the configuration with its parameters unfilled."""
@@ -76,7 +81,7 @@ class PresetShape(Shape):
     @extend_schema_field({"type": "array", "items": JSON_OBJECT})
     def get_parameters(self, preset: Preset) -> Any:
         """Return what a person fills: name, label, whether it is secret or required."""
-        return preset.parameters
+        return telling.parameters(preset)
 
     def get_own(self, preset: Preset) -> bool:
         """Tell whether the organization made it."""

@@ -86,33 +86,40 @@ def _judge(parameter: Mapping[str, Any], value: Any) -> Problem | None:
             return None
         help_text = parameter.get("help") or "Fill it in."
         return Invalid(
-            say("{label} is missing.", label=label),
+            say("{parameter} is missing.", parameter=label),
             code="missing_value",
             field=name,
             remedy=help_text,
         )
-    expected = _wrong(parameter, value)
-    if not expected:
+    wrong = _wrong(parameter, label, value)
+    if not wrong:
         return None
     return Invalid(
-        f"{label} {expected}.",
+        wrong,
         code="bad_value",
         field=name,
         remedy=parameter.get("help") or "Correct it.",
     )
 
 
-def _wrong(parameter: Mapping[str, Any], value: Any) -> str:
+def _wrong(parameter: Mapping[str, Any], label: str, value: Any) -> str:
     """Return what a value should be and isn't, or ""."""
     if not isinstance(value, str):
-        return "must be text"
+        return say("{parameter} must be text.", parameter=label)
     if len(value) > LONGEST_VALUE or _CONTROL.search(value):
-        return f"must be one line of at most {LONGEST_VALUE} characters"
+        return say(
+            "{parameter} must be one line of at most {n} characters.",
+            parameter=label,
+            n=LONGEST_VALUE,
+        )
     if value.startswith("-") and not parameter.get("secret"):
-        return "must not begin with `-`, which programs take for an option"
+        return say(
+            "{parameter} must not begin with `-`, which programs take for an option.",
+            parameter=label,
+        )
     pattern = parameter.get("pattern")
     if pattern and re2.fullmatch(pattern, value) is None:
-        return "does not look as it should"
+        return say("{parameter} does not look as it should.", parameter=label)
     return ""
 
 

@@ -16,7 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
 from bonobot.lib.highlighting import LONGEST_SHOWN, highlighted, sentence
-from bonobot.lib.translating import localized
+from bonobot.lib.translating import localized, ours
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.scoped import MOST_COUNTED
 
@@ -64,6 +64,12 @@ def told(text: Any, limit: int | None = None) -> SafeString:
 def plain(text: Any, limit: int | None = None) -> str:
     """Return a sentence of ours, in the reader's language, for an attribute."""
     return visible(localized(text), limit)
+
+
+@register.filter
+def described(text: Any, limit: int | None = None) -> str:
+    """Return a stranger's text as it stands, one of ours in the reader's language."""
+    return visible(ours(text if isinstance(text, str) else ""), limit)
 
 
 @register.filter

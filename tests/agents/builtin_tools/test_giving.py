@@ -197,3 +197,18 @@ def test_the_page_gives_what_a_role_may_give(acme, helper, tmp_path: Path):
     assert helper.workspace_folder == str(tmp_path.resolve())
     rows = AuditRow.objects.filter(action="agent_changed", resource_id=str(helper.pk))
     assert rows.count() == 3
+
+
+def test_people_read_of_built_in_tools_in_german_and_models_in_english(
+    helper: Agent, acme: Organization
+) -> None:
+    Agent.objects.filter(pk=helper.pk).update(builtin_tools={"notes": {}})
+    seat = desk.sit(acme, Role.OWNER)
+    seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
+    policy = desk.words(seat.get("agents_agent_policy", helper.pk))
+    assert "Eine Notiz nach ihrem Titel entfernen." in policy
+    kits = desk.words(seat.get("agents_agent_builtin", helper.pk))
+    assert "Dateien und Ordner" in kits
+    assert "Speicher in MiB" in kits
+    forget = snapshots().current("agent", helper.pk).tools["forget"]
+    assert forget.description == forget.declaration["description"] == "Remove a note by its title."
