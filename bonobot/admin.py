@@ -29,6 +29,7 @@ from bonobot.tenancy.providers import announced
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import ScopedAdmin, profile
 from bonobot.tenancy.screens.answers import View, answering, fragment, rights, screen
+from bonobot.tenancy.screens.founding import is_founding
 from bonobot.tenancy.screens.joining import is_invited
 from bonobot.tenancy.second_factor import SecondFactorNeeded
 from bonobot.tenancy.sign_on import SingleSignOnNeeded, mark_of, organizations_of
@@ -159,15 +160,18 @@ class Site(AdminSite):
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None
     ) -> HttpResponseBase:
         """Ask for name and password; who lacks a second factor that is needed sets one up."""
+        lack: Problem | None = None
         if request.method == "GET" and request.user.is_authenticated:
+            if is_founding(request):
+                return HttpResponseRedirect(reverse("account_begin"))
             try:
                 principal_of(request)
             except SecondFactorNeeded:
                 return HttpResponseRedirect(reverse("mfa_index"))
             except SingleSignOnNeeded:
                 return HttpResponseRedirect(reverse("account_sso_choose"))
-            except Problem:
-                pass  # signed in, but with nothing to see: the page says so
+            except Problem as problem:
+                lack = problem  # signed in, but with nothing to see: the page says so
             else:
                 return HttpResponseRedirect(reverse("admin:index"))
         context = {
@@ -175,6 +179,7 @@ class Site(AdminSite):
             "title": _("Log in"),
             "app_path": request.get_full_path(),
             "username": request.user.get_username(),
+            "lack": lack,
             "providers": announced(),
             "onward": request.GET.get("next", ""),
             **(extra_context or {}),

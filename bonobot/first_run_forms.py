@@ -91,7 +91,9 @@ class AgentForm(forms.Form):
         models.queryset = ModelEndpoint.objects.for_organization(here)
         servers: Any = self.fields["servers"]
         pool = Server.objects.in_scope(here).filter(enabled=True).order_by("name")
-        servers.queryset = pool.filter(pk__in=list(pool.values_list("pk", flat=True)[:OFFERED]))
+        offered = list(pool.values_list("pk", flat=True)[:OFFERED])
+        servers.queryset = pool.filter(pk__in=offered)
+        servers.required = bool(offered)  # whoever skipped that step makes an agent without
 
     def save(self, principal: Principal) -> Agent:
         """Make the agent, give it the servers and let it call their tools; all or nothing."""

@@ -13,9 +13,10 @@ from django.utils import timezone
 
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import written_last
-from bonobot.lib.problems import Problem
+from bonobot.lib.problems import NotFound, Problem
 from bonobot.lib.row_locks import lock
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import storable
 from bonobot.notices.writing import notify
 from mcp_servers import outages
@@ -58,6 +59,15 @@ class Discovered:
     notices: tuple[str, ...]
 
 
+class Removed(NotFound):
+    """The server was removed before it was asked, or while it was."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            say("The server was removed meanwhile."), remedy=say("Add it again if it was needed.")
+        )
+
+
 async def discover(
     server_id: UUID, *, actor: Actor, kind: str = Check.Kind.DISCOVERY, of: str = ""
 ) -> Discovered:
@@ -66,8 +76,16 @@ async def discover(
     Where each person signs in, a person's discovery uses their own login, and one in the background
     that of any member whose login holds. `of` names a holder whose connection, where it lives, is
     asked: lists may differ by connection. Raises `UpstreamError` (or another `Problem`) after
-    having recorded it; that one person has to sign in says nothing about the server.
+    having recorded it; that one person has to sign in says nothing about the server. `Removed`
+    where there is no such server, or none any more.
     """
+    try:
+        return await _discover(server_id, actor=actor, kind=kind, of=of)
+    except Server.DoesNotExist:
+        raise Removed() from None
+
+
+async def _discover(server_id: UUID, *, actor: Actor, kind: str, of: str) -> Discovered:
     orm = runtime().aside
     server = await orm(Server.objects.get, pk=server_id)
     await orm(record_attempt, server)

@@ -12,9 +12,9 @@ from bonobot.lib.lanes import lane
 from bonobot.lib.problems import Problem
 from bonobot.lib.runtime import runtime
 from mcp_servers import asking, outages, outputs, rounds, staleness
-from mcp_servers.discovery import discover
+from mcp_servers.discovery import Removed, discover
 from mcp_servers.health import SYSTEM, check_what_is_due
-from mcp_servers.models import Check, Round, Server
+from mcp_servers.models import Check, Round
 from mcp_servers.oauth.leavers import forget_leavers
 from mcp_servers.rereading import take_up
 from mcp_servers.rescanning import rescan
@@ -51,7 +51,7 @@ def discover_server(server_id: str) -> None:
         try:
             async with lane("discovery"):
                 await discover(UUID(server_id), actor=SYSTEM)
-        except Server.DoesNotExist:
+        except Removed:
             logger.info("server %s was removed before it was discovered", server_id)
         except Problem as problem:
             logger.warning("discovery of server %s failed: %s", server_id, problem.code)

@@ -53,6 +53,7 @@ LABELS = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9
 NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
+WHOLE = "Write it whole, such as https://example.com/mcp."
 BY_PERMISSION = "A platform administrator can allow private addresses for this server."
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
@@ -314,9 +315,8 @@ def _host(url: str) -> str:
         parsed = httpx2.URL(url)
     except (httpx2.InvalidURL, ValueError) as error:
         raise _bad_url(say("The URL can't be read: {error}", error=error)) from None
-    if parsed.scheme not in ("http", "https"):
-        other = say("`{scheme}` URLs are not connected to.", scheme=parsed.scheme)
-        raise _bad_url(other, "Use http or https.")
+    if parsed.scheme not in ("http", "https") or "://" not in url:
+        raise _bad_url("The URL doesn't begin with https:// or http://.")
     if parsed.userinfo:
         raise _bad_url(
             "The URL carries a user name or password.", "Put credentials into a header instead."
@@ -374,7 +374,7 @@ def _too_large(limit: int) -> EgressDenied:
     return EgressDenied(detail, code="response_too_large", status=502)
 
 
-def _bad_url(detail: str, remedy: str = "") -> EgressDenied:
+def _bad_url(detail: str, remedy: str = WHOLE) -> EgressDenied:
     return EgressDenied(detail, code="bad_url", field="url", remedy=remedy)
 
 

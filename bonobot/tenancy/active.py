@@ -40,7 +40,7 @@ def organization_of(request: HttpRequest) -> Organization:
         raise Forbidden(
             "You belong to no organization yet.",
             rule="membership",
-            remedy="Ask an owner for an invitation, or create one with `bonobot up`.",
+            remedy="Ask an owner of one for an invitation.",
         )
     return chosen
 

@@ -12,6 +12,7 @@ from bonobot.lib.masking import MASK
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.templatetags.bonobot import MICRO, plain_dollars
+from mcp_servers.admin.folds import Fold
 from mcp_servers.admin.pairs import PairsField, PairsWidget
 from mcp_servers.asked_back import ASKED_BACK, MOST_TOKENS
 from mcp_servers.configuration import AUTH_FIELDS, ServerSpec, shown_auth, shown_endpoint
@@ -118,6 +119,7 @@ class ServerForm(forms.Form):
     confinement = forms.ChoiceField(
         label=_("Confinement"),
         choices=Server.Confinement.choices,
+        initial=Server.Confinement.NONE,
         required=False,
         widget=Select,
         help_text=_(
@@ -216,10 +218,24 @@ class ServerForm(forms.Form):
         help_text=_("The path of the session's workspace on this host."),
     )
 
-    CONNECTION = {
-        "http": ("url", "allow_private", "headers"),
-        "stdio": ("command", "args", "env", "cwd", "confinement", "network"),
-    }
+    CONNECTION = {"http": ("url",), "stdio": ("command", "args", "env")}
+    # What few change: title, the choice that shows it, fields.
+    FOLDS = (
+        (_("More about the connection"), "transport_type=http", ("allow_private", "headers")),
+        (
+            _("Folder, confinement and network"),
+            "transport_type=stdio",
+            ("cwd", "confinement", "network"),
+        ),
+        (
+            _("What it may do"),
+            "",
+            ("approval", "only_tools", "elicitation", "sampling", "sampling_tokens", "roots"),
+        ),
+        (_("Limits and prices"), "", ("calls_per_minute", "call_price", "second_price")),
+        (_("Description, on or off"), "", ("description", "enabled")),
+    )
+    OF_PLATFORM = ("command", "args", "env", "cwd", "confinement", "network")
     SIGN_IN = {
         "bearer_token": ("token",),
         "api_key": ("header", "key"),
@@ -248,7 +264,7 @@ class ServerForm(forms.Form):
         if not principal.may(Action.ALLOW_PRIVATE_ADDRESS):
             self.fields["allow_private"].disabled = True
         if not principal.platform_admin:
-            for name in self.CONNECTION["stdio"]:
+            for name in self.OF_PLATFORM:
                 self.fields[name].disabled = bool(self.initial.get("command"))
 
     @property
@@ -267,6 +283,20 @@ class ServerForm(forms.Form):
             for kind, names in self.SIGN_IN.items()
         ]
 
+    @property
+    def folds(self) -> list[Fold]:
+        """Return what few change; a private address that was refused is allowed in there."""
+        refused = self.has_error("url", "private_address")
+        return [
+            Fold(
+                title=title,
+                shows=shows,
+                fields=[self[name] for name in names],
+                asked=refused and "allow_private" in names,
+            )
+            for title, shows, names in self.FOLDS
+        ]
+
     def spec(self) -> ServerSpec:
         """Return what was said, for the operations."""
         said = self.cleaned_data
@@ -276,7 +306,7 @@ class ServerForm(forms.Form):
             description=said["description"],
             transport_type=said["transport_type"],
             endpoint_config=_endpoint(said),
-            auth_config=_auth(said),
+            auth_config={"type": Server.Auth.NONE} if stdio else _auth(said),
             enabled=said["enabled"],
             approval=said["approval"],
             only_tools=_lines(said["only_tools"]) if "only_tools" in said else None,
@@ -314,7 +344,7 @@ def initial_of(server: Server) -> dict[str, Any]:
         "auth_type": server.auth_type,
         "calls_per_minute": server.calls_per_minute,
         **{name: getattr(server, name) for name in ASKED_BACK},
-        **{name: plain_dollars(getattr(server, name)) for name in PRICES},
+        **{name: plain_dollars(price) for name in PRICES if (price := getattr(server, name))},
         **{
             name: endpoint[name]
             for name in ("url", "command", "cwd", "headers", "env")

@@ -7,11 +7,13 @@ from django.db.models import Count, Q
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.lib.problems import Problem
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit, fragment
 from mcp_servers.admin.contact import contact, summary
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.configuration import shown_auth, shown_endpoint
+from mcp_servers.discovery import Removed
 from mcp_servers.models import Check, Definition, Server
 from mcp_servers.models.definitions import WAITING
 from mcp_servers.standing import standing
@@ -52,10 +54,19 @@ def overview(visit: Visit) -> HttpResponseBase:
     )
 
 
+def _mended_at(visit: Visit, problem: Problem | None) -> str:
+    """Return where what a problem names is corrected."""
+    refused = problem is not None and problem.code == "needs_reauth"
+    secrets = refused and visit.object.auth_type != Server.Auth.NONE
+    return visit.url("credentials" if secrets else "configuration")
+
+
 @ServerAdmin.add_deed("connect", needs=Action.MANAGE_SERVERS)
 def connect(visit: Visit) -> HttpResponseBase:
     """Discover the server and return what came of it as a piece of a page."""
     [one] = contact([visit.object], actor=visit.principal.actor, kind=Check.Kind.DISCOVERY)
+    if isinstance(one.problem, Removed):
+        raise one.problem
     visit.object.refresh_from_db()
     return fragment(
         visit.request,
@@ -66,5 +77,6 @@ def connect(visit: Visit) -> HttpResponseBase:
         summary=summary(one.found) if one.found else "",
         url=visit.url(),
         definitions_url=visit.url("definitions"),
+        correct_url=_mended_at(visit, one.problem),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
     )

@@ -256,7 +256,9 @@ class Channel:
             code="protocol_error" if status < 500 else "upstream_error",
             server=endpoint.name,
             http_status=status,
-            remedy="Check the URL of the server." if status < 500 else "",
+            remedy="Check the URL of the server."
+            if status < 500
+            else "Try again later; the server's own log says what went wrong there.",
         )
 
     async def _answer(self, response: httpx2.Response, heard: _Heard) -> dict[str, Any] | None:

@@ -93,23 +93,37 @@ class Tail:
         self._secrets = tuple(secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
         self._kept = b""
         self._cut = False
+        self._fresh = 0
 
     def add(self, data: bytes) -> None:
         """Keep `data`, forget the oldest."""
         self._cut = self._cut or len(self._kept) + len(data) > RING
         self._kept = (self._kept + data)[-RING:]
+        self._fresh = min(RING, self._fresh + len(data))
         self.on_add()
+
+    def mark(self) -> None:
+        """Take note that another child writes from here on."""
+        self._fresh = 0
 
     def text(self) -> str:
         """Return what is kept, masked and visible, without terminal sequences; any thread may."""
-        text = without_terminal(self._kept.decode("utf-8", "replace")).replace("\r\n", "\n")
-        return visible(self._masked(text).replace("\r", "\n"))[-RING:]
+        return self._shown(self._kept, cut=self._cut)
 
-    def _masked(self, text: str) -> str:
+    def last_words(self) -> str:
+        """Return, in the same way, what the last child wrote."""
+        fresh = self._kept[-self._fresh :] if self._fresh else b""
+        return self._shown(fresh, cut=self._cut and self._fresh == RING)
+
+    def _shown(self, kept: bytes, *, cut: bool) -> str:
+        text = without_terminal(kept.decode("utf-8", "replace")).replace("\r\n", "\n")
+        return visible(self._masked(text, cut=cut).replace("\r", "\n"))[-RING:]
+
+    def _masked(self, text: str, *, cut: bool) -> str:
         """Mask the secrets, and what the cut left of one at the start or time at the end."""
         text = mask_text(text, self._secrets)
         longest = max(map(len, self._secrets), default=0)
-        if self._cut and longest:
+        if cut and longest:
             text = text[longest - 1 :]
         for secret in self._secrets:
             shown = range(len(secret) - 1, SHORTEST_SECRET - 1, -1)

@@ -188,7 +188,7 @@ def crashed(endpoint: Endpoint, how: str, stderr: str, *, sent: bool = True) -> 
     said = quote(endpoint, stderr.strip()[-LONGEST_QUOTE:])
     return UpstreamError(
         say("`{endpoint}` ended: {how}.", endpoint=endpoint.name, how=how)
-        + (say(" Its last words: {said}", said=said) if said else ""),
+        + (say(" Its last words: “{said}”.", said=said) if said else ""),
         code="server_crashed",
         server=endpoint.name,
         sent=sent,
@@ -199,7 +199,11 @@ def crashed(endpoint: Endpoint, how: str, stderr: str, *, sent: bool = True) -> 
 def protocol_error(endpoint: Endpoint, why: str, *, remedy: str = "") -> UpstreamError:
     """Return the error of a server that doesn't speak MCP as it should."""
     return UpstreamError(
-        say("`{endpoint}` broke the protocol: {why}", endpoint=endpoint.name, why=why),
+        say(
+            "`{endpoint}` broke the protocol: {why}.",
+            endpoint=endpoint.name,
+            why=why if isinstance(why, Saying) else why.rstrip(". "),
+        ),
         code="protocol_error",
         server=endpoint.name,
         remedy=remedy or "Check that the endpoint is an MCP server, and its version.",

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping
 from typing import Any
 
+from bonobot.lib.sayings import say
 from mcp_servers.connections.changes import Hear, listen_request, notifiable
 from mcp_servers.connections.children import EOF_GRACE_S, Child, Tail, spawn
 from mcp_servers.connections.crew import Crew
@@ -34,6 +35,10 @@ from mcp_servers.connections.wire import Request, encode
 # A server that says nothing to the probe gets the handshake beside it after this long.
 SILENCE_S = 1.0
 UNREAD_LIMIT = 4 * 1024 * 1024
+SPEAK = say(
+    "Check its command and arguments: it must speak MCP on its output, and nothing else. "
+    "Its error output tells more."
+)
 READ_REMEDY = "Restart the server: it does not read what it is sent."
 
 
@@ -147,6 +152,7 @@ class StdioConnection:
 
     async def _serve(self, era: Era | None) -> bool:
         """Run one child to its end; True: it died of the probe and is to be tried without."""
+        self._tail.mark()
         self._peer = peer = Peer(self.endpoint, self._send, self._host, self._crew, self._hear)
         self._child = child = await spawn(
             self.endpoint, peer.receive, lambda child: self._over(peer, child), self._tail
@@ -158,8 +164,9 @@ class StdioConnection:
             self._opened.set()
             await self._ended.wait()
         except TimeoutError:
-            late = f"it did not answer within {self.endpoint.start_s:g} s of its start"
-            self._end(unreachable(self.endpoint, late))
+            seconds = f"{self.endpoint.start_s:g}"
+            late = say("it did not answer within {seconds} s of its start", seconds=seconds)
+            self._end(unreachable(self.endpoint, late, remedy=SPEAK))
         except UpstreamError as error:
             if error.code == "server_crashed" and era != "handshake":
                 return True
@@ -189,7 +196,7 @@ class StdioConnection:
 
     def _over(self, peer: Peer, child: Child) -> None:
         """Take note that `child`, to whom `peer` speaks, can't answer any more."""
-        failure = crashed(self.endpoint, child.end(), self._tail.text())
+        failure = crashed(self.endpoint, child.end(), self._tail.last_words())
         if peer is self._peer and self.greeting is not None and not self._ended.is_set():
             self.failure = failure
             self._ended.set()

@@ -127,6 +127,21 @@ def test_an_agent_is_made_with_its_servers_and_may_call_their_tools(acme: Organi
     assert Agent.objects.count() == 2
 
 
+def test_whoever_skipped_the_server_makes_an_agent_without(acme: Organization) -> None:
+    seat = desk.sit(acme, Role.OWNER)
+    page = seat.get("first_run", step="agent")
+    assert desk.links(page, "?step=model")
+    assert "Make the agent" not in page
+    seat.post("first_run", step="model", do="offline")
+    page = seat.get("first_run", step="agent")
+    assert desk.links(page, "?step=connect")
+    assert 'data-field="servers"' not in page
+    model = ModelEndpoint.objects.get().pk
+    page = seat.post("first_run", step="agent", name="Talker", model_endpoint=model)
+    assert "What can you do?" in page
+    assert not Agent.objects.get().bindings.exists()
+
+
 def test_servers_are_added_by_every_way_and_lead_back(acme: Organization) -> None:
     seat = desk.sit(acme, Role.OWNER)
     for way in ("presets", "paste", "openapi", "operations", "form"):

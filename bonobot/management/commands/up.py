@@ -97,7 +97,7 @@ class Command(BaseCommand):
             call_command("migrate", interactive=False, verbosity=0)
         try:
             load_new_presets()
-            return self.make_demo() if demo else {}
+            return (self.make_demo() if demo else {}) or how_to_sign_in()
         finally:
             # The children have their own loops and connections; from here on, we have no threads.
             runtime.close()
@@ -138,6 +138,15 @@ class Command(BaseCommand):
         if lines:
             self.stdout.write("\n".join(["", *lines, "", ""]))
             self.stdout.flush()
+
+
+def how_to_sign_in() -> dict[str, str]:
+    """Return what is missing where nobody could sign in; empty where somebody can."""
+    from bonobot.tenancy.models import User
+
+    if User.objects.filter(is_active=True).exists():
+        return {}
+    return {"sign in": "nobody can yet: `bonobot createsuperuser` makes the first account"}
 
 
 def watch(crew: Crew) -> str:

@@ -213,9 +213,7 @@
       const answer = await piece(form.dataset.previews, { method: "POST", body });
       for (const note of all("[data-preview-note]", form)) note.hidden = !answer.ok;
       if (!answer.ok) return;
-      for (const part of all("[data-part]", element(await answer.text()))) {
-        document.querySelector(`[data-part="${CSS.escape(part.dataset.part)}"]`)?.replaceWith(part);
-      }
+      renewed(element(await answer.text()));
     }, 300);
   }
 
@@ -237,14 +235,30 @@
     button.setAttribute("data-copied", "1");
   }
 
+  // Parts of the page that a piece brings anew: data-part="name". The rest of the piece is returned.
+  function renewed(found) {
+    for (const part of all("[data-part]", found)) {
+      const old = document.querySelector(`[data-part="${CSS.escape(part.dataset.part)}"]`);
+      if (old) old.replaceWith(part);
+      else part.remove();
+    }
+    return found;
+  }
+
   // Ask servers one after the other what they offer, and show each answer where it belongs.
   async function connecting() {
     for (const place of all("[data-connect]")) {
       const url = place.dataset.connect;
+      const asking = [...place.childNodes];
       place.removeAttribute("data-connect");
       try {
         const answer = await piece(url, { method: "POST" });
-        place.replaceChildren(element(await answer.text()));
+        place.replaceChildren(renewed(element(await answer.text())));
+        place.querySelector("[data-again]")?.addEventListener("click", () => {
+          place.replaceChildren(...asking);
+          place.dataset.connect = url;
+          connecting();
+        });
       } catch {
         place.textContent = place.dataset.failed ?? "";
       }
@@ -322,9 +336,7 @@
         }
       }
       drop(Number(found.querySelector("[data-part=state]")?.dataset.after ?? 0));
-      for (const part of all("[data-part]", found)) {
-        document.querySelector(`[data-part="${part.dataset.part}"]`)?.replaceWith(part);
-      }
+      renewed(found);
       for (const seq of written.keys()) write(seq);
       const state = place.querySelector("[data-part=state]");
       place.dataset.after = state?.dataset.after ?? place.dataset.after;
@@ -421,9 +433,7 @@
       if (document.hidden || (place.dataset.while && !document.querySelector(place.dataset.while))) return;
       const answer = await piece(place.dataset.parts).catch(() => null);
       if (!answer?.ok) return;
-      for (const part of all("[data-part]", element(await answer.text()))) {
-        document.querySelector(`[data-part="${part.dataset.part}"]`)?.replaceWith(part);
-      }
+      renewed(element(await answer.text()));
     }, 3000);
   }
 

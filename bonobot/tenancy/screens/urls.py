@@ -5,7 +5,7 @@ from django.contrib.auth.decorators import login_not_required
 from django.urls import include, path
 from django.views.generic import RedirectView
 
-from bonobot.tenancy.screens import joining, passwords, single_sign_on
+from bonobot.tenancy.screens import founding, joining, passwords, single_sign_on
 from bonobot.tenancy.screens.cancelling import cancel
 
 # Names that the library asks for; its own pages for accounts are not here.
@@ -14,6 +14,7 @@ to_login = login_not_required(RedirectView.as_view(pattern_name="admin:login", q
 urlpatterns = [
     path("invitation/<str:text>/", joining.open_invitation, name="account_invitation"),
     path("join/", joining.join, name="account_join"),
+    path("begin/", founding.found, name="account_begin"),
     path("login/", to_login, name="account_login"),
     path("cancel/", cancel, name="account_logout"),
     path("again/", reauthenticate, name="account_reauthenticate"),

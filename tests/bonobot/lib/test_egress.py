@@ -83,6 +83,8 @@ def test_a_url_that_no_two_parsers_read_alike_is_refused(url: str):
     with pytest.raises(EgressDenied) as error:
         check_url(url, allow_private=True)
     assert refused(error, "bad_url")
+    assert error.value.remedy
+    assert "``" not in str(error.value)
     assert "secret" not in str(error.value)
 
 

@@ -20,6 +20,7 @@ import pytest
 from bonobot.lib.problems import Unavailable
 from bonobot.management import programs
 from bonobot.management.commands import up
+from bonobot.tenancy.models import User
 from tests.eventually import eventually
 from tests.processes import Process, environment, healthy, start, unused_port
 
@@ -189,6 +190,13 @@ def test_a_database_that_is_away_is_told_before_anything_starts(one: Up) -> None
     assert process.popen.wait(60) == 1
     assert "database_unavailable: " in process.log()
     assert "Traceback" not in process.log()
+
+
+@pytest.mark.django_db
+def test_where_nobody_could_sign_in_it_says_how_to_begin() -> None:
+    assert "createsuperuser" in up.how_to_sign_in()["sign in"]
+    User.objects.create_superuser("first")
+    assert up.how_to_sign_in() == {}
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])

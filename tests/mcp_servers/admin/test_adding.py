@@ -1,5 +1,6 @@
 """Adding servers: by form, from a preset; configuring them; secrets go in and never come out."""
 
+import re
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ HTTP: dict[str, Any] = {
     "approval": "manual",
     "enabled": "on",
 }
+# As a browser sends it: with all that is folded away.
+FORM = HTTP | {"elicitation": "on", "sampling": "off", "confinement": "none"}
 STDIO: dict[str, Any] = {
     "name": "clock",
     "transport_type": "stdio",
@@ -70,6 +73,7 @@ def test_a_stdio_server_is_added_by_a_platform_administrator(acme: Organization)
     [
         ({"url": "ftp://x"}, "bad_url"),
         ({"url": ""}, "bad_url"),
+        ({"url": "mcp.example.com/mcp"}, "bad_url"),
         ({"url": "http://127.0.0.1/mcp"}, "private_address"),
         ({"name": "  "}, None),
         ({"transport_type": "carrier-pigeon"}, None),
@@ -87,6 +91,38 @@ def test_what_cannot_be_is_said_at_its_field_and_nothing_is_written(
     assert 'role="alert"' in page
     if code:
         assert f"({code})" in page
+
+
+OPEN = re.compile(r'<details class="bb-fold" open[^>]*><summary>([^<]*)')
+
+
+def test_what_few_change_is_folded_until_it_is_said_or_wrong(seat: desk.Desk) -> None:
+    assert OPEN.findall(seat.get("mcp_servers_server_add")) == []
+    wrong = {"name": ""}  # so that the form comes back
+    for said, title in (
+        ({"headers-name": ["X-Team"], "headers-value": ["x"]}, "More about the connection"),
+        ({"approval": "first"}, "What it may do"),
+        ({"calls_per_minute": "-1"}, "Limits and prices"),
+        ({"enabled": ""}, "Description, on or off"),
+    ):
+        assert OPEN.findall(seat.post("mcp_servers_server_add", **(FORM | wrong | said))) == [title]
+
+
+def test_a_refused_private_address_opens_where_it_is_allowed(seat: desk.Desk) -> None:
+    page = seat.post("mcp_servers_server_add", **(FORM | {"url": "http://10.0.0.1/mcp"}))
+    assert OPEN.findall(page) == ["More about the connection"]
+
+
+def test_a_stored_server_shows_what_it_was_given(acme: Organization, seat: desk.Desk) -> None:
+    server = desk.web_server(acme)  # at a private address
+    page = seat.get("mcp_servers_server_configuration", server.pk)
+    assert OPEN.findall(page) == ["More about the connection"]
+
+
+def test_a_sign_in_chosen_before_the_transport_was_is_not_meant(acme: Organization) -> None:
+    said = {"auth_type": "bearer_token", "token": "geheim"}
+    desk.sit(acme, None).post("mcp_servers_server_add", **(STDIO | said))
+    assert Server.objects.get().auth_type == "none"
 
 
 def test_an_operator_cannot_set_a_command(seat: desk.Desk) -> None:

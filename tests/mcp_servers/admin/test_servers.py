@@ -1,6 +1,7 @@
 """The list of servers: what it tells, and what is done to many at once."""
 
 import re
+from typing import Any
 
 import pytest
 
@@ -208,6 +209,37 @@ def test_connecting_answers_with_a_piece_of_the_page(
     assert "1 tool, answered in 7 ms" in page
     assert "Read and approve" in page
     assert "nav-sidebar" not in page
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_server_that_is_removed_while_it_is_asked_is_told_as_missing(
+    acme: Organization, seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def removed(servers: list[Server], **how: Any) -> list[Contact]:
+        Server.objects.filter(pk=servers[0].pk).delete()
+        return contacts.contact(servers, **how)
+
+    server = desk.web_server(acme)
+    monkeypatch.setattr(overview, "contact", removed)
+    assert "<code>not_found</code>" in seat.post(
+        "mcp_servers_server_connect", server.pk, status=404
+    )
+
+
+def test_a_failed_connection_leads_to_what_is_to_be_corrected(
+    acme: Organization, seat: desk.Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = desk.web_server(acme)
+    for code, auth, tab in (
+        ("server_unreachable", "none", "configuration"),
+        ("needs_reauth", "none", "configuration"),
+        ("needs_reauth", "bearer_token", "credentials"),
+    ):
+        Server.objects.update(auth_type=auth)
+        failed = Contact(server, problem=Problem("no", code=code))
+        monkeypatch.setattr(overview, "contact", lambda *_, failed=failed, **__: [failed])
+        page = seat.post("mcp_servers_server_connect", server.pk)
+        assert desk.links(page, desk.url(f"mcp_servers_server_{tab}", server.pk))
 
 
 def test_a_failure_of_one_server_disturbs_no_other(
