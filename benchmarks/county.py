@@ -66,8 +66,10 @@ def people(town: "Town", count: int) -> "list[Agent]":
     return [mayor, *made]
 
 
-def plan(town: "Town", agents: "list[Agent]", *, rows: int, days: int) -> Plan:
-    """Return whose calls are to be written, the last one of now."""
+def plan(
+    town: "Town", agents: "list[Agent]", *, rows: int, began: datetime, ended: datetime
+) -> Plan:
+    """Return whose calls are to be written, from one time to another."""
     from mcp_servers.models import Server
     from tests.crowd import declaration
 
@@ -78,8 +80,8 @@ def plan(town: "Town", agents: "list[Agent]", *, rows: int, days: int) -> Plan:
         servers=[(str(one.pk), one.name) for one in servers.only("name")],
         tools=[declaration(number)["name"] for number in range(TOOLS)],
         rows=rows,
-        began=datetime.now(UTC) - timedelta(days=days),
-        days=days,
+        began=began,
+        lasted=ended - began,
     )
 
 
@@ -204,9 +206,12 @@ def build(*, agents: int, servers: int, each: int, rows: int, days: int) -> None
     from bonobot.ledger import counting, summing, writer
     from tests import crowd
 
-    town = crowd.town(servers=servers, each=each, calls=0)
+    founded = datetime.now(UTC) - timedelta(days=days)
+    town = crowd.town(servers=servers, each=each, calls=0, founded=founded)
     _say(f"{servers:,} servers with {each} definitions each")
-    planned = plan(town, people(town, agents), rows=rows, days=days)
+    # The chain begins with what was done to found the town, a minute before its first call.
+    began, ended = founded + timedelta(minutes=1), datetime.now(UTC)
+    planned = plan(town, people(town, agents), rows=rows, began=began, ended=ended)
     _say(f"{agents:,} agents")
     writer.close()
     counting.count(town.organization.pk)

@@ -41,7 +41,7 @@ class Plan:
     tools: list[str]
     rows: int
     began: datetime
-    days: int
+    lasted: timedelta
 
 
 class Call(NamedTuple):
@@ -69,7 +69,7 @@ def calls(plan: Plan) -> Iterator[Call]:
     """Yield calls in the order in which they were asked for, the last one of now."""
     chance = random.Random(28)  # noqa: S311  # the same calls on each run
     drawn, bits, wait = chance.random, chance.getrandbits, chance.expovariate
-    step = timedelta(days=plan.days) / plan.rows
+    step = plan.lasted / plan.rows
     sessions = [_session(plan, chance, plan.began) for _ in range(AT_ONCE)]
     left = [int(LENGTH * drawn()) + 1 for _ in range(AT_ONCE)]
     for place in range(plan.rows):

@@ -4,12 +4,14 @@ Rows are made directly, not by the operations: tens of thousands of them must co
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID, uuid4
 
+import time_machine
 from django.db.models import QuerySet
 from django.test import Client
 from django.utils import timezone
@@ -252,10 +254,14 @@ class Town:
         ]
 
 
-def town(*, servers: int, each: int, calls: int) -> Town:
-    """Found an organization with so many servers, definitions at each, and calls in the audit."""
-    where = casting.organization("town")
-    agent = casting.agent(where, "mayor")
+def town(*, servers: int, each: int, calls: int, founded: datetime | None = None) -> Town:
+    """Found an organization with so many servers, definitions at each, and calls in the audit.
+
+    `founded` is when its audit begins; now, if nothing is said.
+    """
+    with time_machine.travel(founded, tick=True) if founded else nullcontext():
+        where = casting.organization("town")
+        agent = casting.agent(where, "mayor")
     [largest] = add_servers(where, 1)
     give(agent, [largest])
     client = Client(headers={"host": "localhost"})
