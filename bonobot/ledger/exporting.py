@@ -8,10 +8,9 @@ from typing import Any, Literal
 
 from django.db.models import QuerySet
 
-from bonobot.ledger import sealing
+from bonobot.ledger import sealing, stored
 from bonobot.ledger.chain import Stored
 from bonobot.ledger.models import AuditRow
-from bonobot.ledger.stored import SEALED, stored
 
 Form = Literal["jsonl", "csv"]
 MEDIA: dict[str, str] = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
@@ -25,10 +24,11 @@ def pages(rows: QuerySet[AuditRow], form: Form) -> Iterator[str]:
     """Yield one organization's rows in the order of the chain, page by page, as text in a form."""
     if form == "csv":
         yield comma_separated([HEADING])
-    ordered = rows.order_by("seq").values_list(*SEALED, *sealing.NAMES)
+    ordered = rows.order_by("seq")
     after: int | None = None
-    while page := list((ordered if after is None else ordered.filter(seq__gt=after))[:PAGE]):
-        found = [stored(values) for values in page]
+    while found := stored.read(
+        (ordered if after is None else ordered.filter(seq__gt=after))[:PAGE]
+    ):
         after = found[-1].seq
         yield comma_separated(map(_cells, found)) if form == "csv" else "".join(map(_line, found))
 
@@ -57,7 +57,7 @@ def read(lines: Iterable[str]) -> Iterator[Stored]:
 
 def _line(row: Stored) -> str:
     columns = dict(zip(sealing.NAMES, row.columns, strict=True))
-    facts = {name: getattr(row, name) for name in SEALED} | {"columns": columns}
+    facts = {name: getattr(row, name) for name in stored.SEALED} | {"columns": columns}
     return json.dumps(facts, ensure_ascii=False) + "\n"
 
 

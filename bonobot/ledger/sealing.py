@@ -9,8 +9,11 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter, le
 from typing import Any, Literal
 from uuid import UUID
+
+from pydantic_core import from_json
 
 from bonobot.ledger.entries import Opening, Reserve, Settlement
 from bonobot.lib.canonical import canonical
@@ -74,6 +77,9 @@ NAMES = tuple(column.name for column in COLUMNS)
 # What the two statements that write a row set. A closing without a code leaves that of the opening.
 OPENING = (*OPENED, OUTCOME)
 CLOSING = (*CLOSED, Column("code", "text", 64))
+_DEFAULTS = tuple(column.default for column in COLUMNS)
+_LENGTHS = tuple(column.length for column in COLUMNS if column.length)
+_texts = itemgetter(*(place for place, column in enumerate(COLUMNS) if column.length))
 
 
 def opened(
@@ -169,6 +175,29 @@ def columns_of(opened_text: str, closed_text: str) -> tuple[Any, ...]:
     if result["id"] != request["id"]:
         raise ValueError("the closing belongs to another row")
     return columns(COLUMNS, request | result)
+
+
+def fits(opened_text: str, closed_text: str, found: tuple[Any, ...]) -> bool:
+    """Tell at a glance whether columns are those that a row with these texts must have.
+
+    It says yes only where `columns_of` returns the same, and no wherever that takes a closer look:
+    at texts that were cut or hold what isn't stored, and at what can't be read.
+    """
+    try:
+        facts = from_json(opened_text, cache_strings="keys")
+        called = facts["id"]
+        if closed_text:
+            result = from_json(closed_text, cache_strings="keys")
+            if result["id"] != called:
+                return False
+            facts.update(result)
+        if tuple(map(facts.get, NAMES, _DEFAULTS)) != found:
+            return False
+        # What is no longer than its column, and has none of these, is stored as it is.
+        texts = _texts(found)
+        return all(map(le, map(len, texts), _LENGTHS)) and "\x00" not in "".join(texts)
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return False
 
 
 def reserved(opened_text: str) -> tuple[tuple[str, int], ...]:

@@ -1,9 +1,10 @@
 """Stored rows: what the audit's chain is verified from, read in pages by the places of openings."""
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any
 from uuid import UUID
+
+from django.db.models import F, Func, QuerySet, TextField
 
 from bonobot.ledger import sealing
 from bonobot.ledger.chain import Stored, Tip
@@ -13,6 +14,49 @@ PAGE = 1_000
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
 SEALED = ("id", "seq", "digest", "opened", "closed_seq", "closed_digest", "closed")
+
+
+class _Id(Func):
+    """An id as the sealed text writes it."""
+
+    output_field = TextField()
+    template = "%(expressions)s::text"
+
+    def as_sqlite(self, compiler: Any, connection: Any, **more: Any) -> Any:
+        """Return the SQL for SQLite, which has the digits alone."""
+        ends = ((1, 8), (9, 4), (13, 4), (17, 4), (21, -1))
+        parts = [f"SUBSTR(%(expressions)s, {first}, {count})" for first, count in ends[:-1]]
+        parts.append("SUBSTR(%(expressions)s, 21)")
+        return self.as_sql(compiler, connection, template=" || '-' || ".join(parts), **more)
+
+
+class _Time(Func):
+    """A time as the sealed text writes it, and anything else in a way that never looks like it."""
+
+    output_field = TextField()
+    # Without the bounds a year before Christ would look like one after, and infinity like nothing.
+    template = (
+        "CASE WHEN %(expressions)s BETWEEN '0001-01-01 00:00:00Z' AND '9999-12-31 23:59:59.999999Z'"
+        " THEN TO_CHAR(%(expressions)s AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"
+        " ELSE %(expressions)s::text END"
+    )
+
+    def as_sqlite(self, compiler: Any, connection: Any, **more: Any) -> Any:
+        """Return the SQL for SQLite, which has a text, without microseconds if there are none."""
+        template = (
+            "REPLACE(%(expressions)s, ' ', 'T')"
+            " || CASE LENGTH(%(expressions)s) WHEN 19 THEN '.000000Z' ELSE 'Z' END"
+        )
+        return self.as_sql(compiler, connection, template=template, **more)
+
+
+_WRITTEN = {"uuid": _Id, "time": _Time}
+_KINDS = {column.name: column.kind for column in sealing.COLUMNS}
+# In one query, and as texts: values that Python would make of them cost more than all checks.
+_VALUES = [
+    _WRITTEN[_KINDS[name]](F(name)) if _KINDS.get(name) in _WRITTEN else F(name)
+    for name in (*SEALED, *sealing.NAMES)
+]
 
 
 def tip_of(organization_id: UUID) -> Tip:
@@ -25,32 +69,21 @@ def rows_from(organization_id: UUID, first: int, *, up_to: int, most: int) -> It
     """Yield so many rows from a place on, at another at most, in their order."""
     rows = AuditRow.objects.filter(organization_id=organization_id, seq__lte=up_to).order_by("seq")
     while most > 0:
-        page = rows.filter(seq__gte=first).values_list(*SEALED, *sealing.NAMES)[: min(PAGE, most)]
-        for values in page:
-            yield stored(values)
+        page = read(rows.filter(seq__gte=first)[: min(PAGE, most)])
+        yield from page
         if not page:
             return
-        first, most = values[1] + 1, most - len(page)
+        first, most = page[-1].seq + 1, most - len(page)
 
 
 def rows_at(organization_id: UUID, places: Sequence[int]) -> Iterator[Stored]:
     """Yield the rows at these places, as far as they are there."""
     rows = AuditRow.objects.filter(organization_id=organization_id).order_by("seq")
     for first in range(0, len(places), PAGE):
-        some = rows.filter(seq__in=places[first : first + PAGE])
-        for values in some.values_list(*SEALED, *sealing.NAMES):
-            yield stored(values)
+        yield from read(rows.filter(seq__in=places[first : first + PAGE]))
 
 
-def stored(values: tuple[Any, ...]) -> Stored:
-    """Return a row out of the values of `SEALED` and `sealing.NAMES`."""
-    row_id, seq, digest, opened, closed_seq, closed_digest, closed = values[: len(SEALED)]
-    columns = tuple([_plain(one) for one in values[len(SEALED) :]])
-    return Stored(str(row_id), seq, digest, opened, closed_seq, closed_digest, closed, columns)
-
-
-def _plain(value: Any) -> Any:
-    """Return a column's value as the sealed text writes it."""
-    if isinstance(value, UUID):
-        return str(value)
-    return sealing.stamp(value) if isinstance(value, datetime) else value
+def read(rows: QuerySet[AuditRow]) -> list[Stored]:
+    """Return rows as the database has them."""
+    count = len(SEALED)
+    return [Stored(*values[:count], values[count:]) for values in rows.values_list(*_VALUES)]

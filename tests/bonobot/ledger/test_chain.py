@@ -45,8 +45,7 @@ def stored(count: int, closings: Sequence[int]) -> tuple[list[Stored], Tip]:
         )
         text = close_item(settlement, AT).text
         tip = tip.extend(text)
-        rows[number] = replace(
-            row,
+        rows[number] = row._replace(
             closed_seq=tip.seq,
             closed_digest=tip.digest,
             closed=text,
@@ -101,7 +100,7 @@ def test_any_changed_character_of_a_text_or_digest_is_found(
         return
     at = data.draw(st.integers(0, len(text) - 1))
     other = data.draw(st.characters().filter(lambda one: one != text[at]))
-    rows[place] = replace(rows[place], **{name: text[:at] + other + text[at + 1 :]})
+    rows[place] = rows[place]._replace(**{name: text[:at] + other + text[at + 1 :]})
     assert kinds(rows, tip)
 
 
@@ -112,7 +111,7 @@ def test_a_changed_column_is_found(chain: tuple[int, list[int]], data: st.DataOb
     columns = list(rows[place].columns)
     at = data.draw(st.integers(0, len(columns) - 1))
     columns[at] = "other"
-    rows[place] = replace(rows[place], columns=tuple(columns))
+    rows[place] = rows[place]._replace(columns=tuple(columns))
     assert kinds(rows, tip) == {"columns"}
 
 
@@ -140,8 +139,8 @@ def test_rows_that_changed_places_are_found(
     if one == other:
         return
     rows[one], rows[other] = (
-        replace(rows[other], seq=rows[one].seq, digest=rows[one].digest),
-        replace(rows[one], seq=rows[other].seq, digest=rows[other].digest),
+        rows[other]._replace(seq=rows[one].seq, digest=rows[one].digest),
+        rows[one]._replace(seq=rows[other].seq, digest=rows[other].digest),
     )
     assert "altered" in kinds(rows, tip)
 
@@ -158,8 +157,7 @@ def test_a_tail_that_was_cut_off_is_found(
 def test_a_closing_that_was_taken_away_is_found() -> None:
     rows, tip = stored(3, [1])
     row = rows[1]
-    rows[1] = replace(
-        row,
+    rows[1] = row._replace(
         closed_seq=None,
         closed_digest="",
         closed="",
@@ -170,7 +168,7 @@ def test_a_closing_that_was_taken_away_is_found() -> None:
 
 def test_a_closing_of_another_row_is_found() -> None:
     rows, tip = stored(3, [0, 1])
-    rows[0] = replace(rows[0], closed=rows[1].closed)
+    rows[0] = rows[0]._replace(closed=rows[1].closed)
     assert {"altered", "unreadable"} <= kinds(rows, tip)
 
 
@@ -181,7 +179,7 @@ def test_a_head_that_names_another_digest_is_found() -> None:
 
 def test_one_fault_is_reported_once_not_for_all_that_follow() -> None:
     rows, tip = stored(50, [])
-    rows[10] = replace(rows[10], opened=rows[10].opened.replace("Alice", "Mallo"))
+    rows[10] = rows[10]._replace(opened=rows[10].opened.replace("Alice", "Mallo"))
     inspector = Inspector(tip)
     for row in rows:
         inspector.feed(row)
@@ -196,5 +194,5 @@ def test_no_more_faults_are_kept_than_a_person_reads() -> None:
     rows, tip = stored(300, [])
     inspector = Inspector(tip)
     for row in rows:
-        inspector.feed(replace(row, opened="?"))
+        inspector.feed(row._replace(opened="?"))
     assert len(inspector.faults) == 100

@@ -36,6 +36,55 @@ def test_columns_are_the_same_from_the_entry_and_from_its_sealed_text(
     assert json.loads(item.text).get("details", {}) == details
 
 
+def spoilt(data: st.DataObject, text: str) -> str:
+    """Return a text with some of it replaced."""
+    at, long = data.draw(st.integers(0, len(text) - 1)), data.draw(st.integers(0, 8))
+    pieces = st.sampled_from(
+        ['"', "\\u0000", "\\ud800", "é", "01", "NaN", "1.0", "{", "\ufeff", "\n"]
+    )
+    return text[:at] + data.draw(st.text(max_size=3) | pieces) + text[at + long :]
+
+
+@given(
+    st.text(st.characters(categories=None), max_size=400),
+    st.dictionaries(st.text(), json_values, max_size=3),
+    st.booleans(),
+    st.data(),
+)
+def test_what_fits_at_a_glance_is_what_the_sealed_texts_say(
+    name: str, details: dict[str, Any], closes: bool, data: st.DataObject
+) -> None:
+    opening = opening_of(ORGANIZATION, details=details, tool_name=name)
+    texts = [open_item(opening, AT).text, ""]
+    if closes:
+        settlement = Settlement(
+            call_id=opening.call_id,
+            organization_id=ORGANIZATION,
+            outcome="ok",
+            duration_ms=1,
+            details=details,
+        )
+        texts[1] = close_item(settlement, AT).text
+    found = sealing.columns_of(*texts)
+    plain = name.isprintable() and name.isascii() and len(name) <= 255
+    assert sealing.fits(*texts, found) or not plain
+    # Spoilt texts, and columns that aren't theirs: it never says yes where a closer look says no.
+    place = data.draw(st.sampled_from([0, 1] if closes else [0]))
+    texts[place] = spoilt(data, texts[place])
+    columns = list(found)
+    if data.draw(st.booleans()):
+        columns[data.draw(st.integers(0, len(columns) - 1))] = data.draw(json_values)
+    if sealing.fits(*texts, tuple(columns)):
+        assert sealing.columns_of(*texts) == tuple(columns)
+
+
+@pytest.mark.parametrize("name", ["a" * 256, "a\x00b"])
+def test_a_column_that_was_not_cut_as_it_must_be_does_not_fit(name: str) -> None:
+    text = open_item(opening_of(ORGANIZATION, tool_name=name), AT).text
+    columns = dict(zip(sealing.NAMES, sealing.columns_of(text, ""), strict=True))
+    assert not sealing.fits(text, "", tuple((columns | {"tool_name": name}).values()))
+
+
 @given(st.text(st.characters(categories=None), max_size=400))
 def test_any_text_fits_its_column_on_every_database(name: str) -> None:
     item = open_item(opening_of(ORGANIZATION, tool_name=name), AT)

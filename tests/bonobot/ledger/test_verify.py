@@ -85,6 +85,21 @@ def test_a_changed_column_is_found(chain: UUID, name: str, value: object) -> Non
     assert kinds(chain)
 
 
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("opened_at", "(opened_at AT TIME ZONE 'UTC')::text || ' BC'"),
+        ("opened_at", "'infinity'"),
+        ("closed_at", "'infinity'"),
+        ("closed_at", "'-infinity'"),
+    ],
+)
+def test_times_that_no_calendar_here_has_are_found(chain: UUID, name: str, value: str) -> None:
+    tamper(f"UPDATE ledger_auditrow SET {name} = ({value})::timestamptz WHERE seq = 5")  # noqa: S608
+    assert kinds(chain) == ["columns"]
+
+
 def test_a_deleted_row_is_found(chain: UUID) -> None:
     tamper("DELETE FROM ledger_auditrow WHERE seq = 5")
     assert kinds(chain) == ["missing"]
