@@ -162,7 +162,17 @@ def tool_name(
 
 def own_name_matches(pattern: str, own_name: str) -> bool:
     """Tell whether a rule's pattern means this tool, as its server or as models write it."""
-    return fnmatchcase(own_name, pattern) or fnmatchcase(_fold(own_name, "single"), pattern)
+    return fnmatchcase(own_name, pattern) or fnmatchcase(seen_by_models(own_name), pattern)
+
+
+def seen_by_models(own_name: str) -> str:
+    """Return a tool's own name as it is written in the name that models see."""
+    return _fold(own_name, "single")
+
+
+def is_exact(pattern: str) -> bool:
+    """Tell whether a rule's pattern fits one name alone."""
+    return _GLOB.search(pattern) is None
 
 
 def rule_target(

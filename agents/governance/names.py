@@ -36,7 +36,9 @@ def name_tools(agent: Agent, servers: Sequence[Server], rows: Sequence[Definitio
 
 
 def _stored(agent: Agent) -> Names:
-    return {(row.server_id, row.own_name): row.name for row in agent.tool_names.all()}
+    # Thousands, at each reading of a snapshot: without making objects of them.
+    rows = agent.tool_names.values_list("server_id", "own_name", "name")
+    return {(server_id, own_name): name for server_id, own_name, name in rows}
 
 
 def _made(
@@ -50,7 +52,7 @@ def _made(
             slugs[row.server_id],
             row.name,
             style=cast(Style, settings.BONOBOT_TOOL_NAME_STYLE),
-            taken=frozenset(taken),
+            taken=taken,
         )
         taken.add(name)
         made.append(

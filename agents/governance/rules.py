@@ -12,7 +12,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from bonobot.lib.problems import Invalid
-from mcp_servers.naming import own_name_matches
+from mcp_servers.naming import is_exact, own_name_matches, seen_by_models
 from mcp_servers.schemas import NeedsConfinement, fit
 
 Effect = Literal["allow", "ask", "deny"]
@@ -64,10 +64,31 @@ class Policy:
 
     mode: str = "none"
     rules: tuple[Rule, ...] = ()
+    # Places of rules that name one tool, by that name, and those of all others: thousands of tools
+    # aren't held against thousands of rules.
+    _exact: Mapping[tuple[str, str], list[int]] = field(init=False, compare=False, repr=False)
+    _others: tuple[int, ...] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        exact: dict[tuple[str, str], list[int]] = {}
+        others = []
+        for place, rule in enumerate(self.rules):
+            if is_exact(rule.pattern):
+                exact.setdefault((rule.source, rule.pattern), []).append(place)
+            else:
+                others.append(place)
+        object.__setattr__(self, "_exact", exact)
+        object.__setattr__(self, "_others", tuple(others))
 
     def about(self, source: str, server_id: UUID | None, own_name: str) -> Iterator[Rule]:
-        """Yield the rules about a tool, whatever its arguments."""
-        return (rule for rule in self.rules if rule.matches(source, server_id, own_name))
+        """Yield the rules about a tool in their order, whatever its arguments."""
+        places = {
+            *self._others,
+            *self._exact.get((source, own_name), ()),
+            *self._exact.get((source, seen_by_models(own_name)), ()),
+        }
+        found = (self.rules[place] for place in sorted(places))
+        return (rule for rule in found if rule.matches(source, server_id, own_name))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the policy as JSON; `read_policy` reads it."""

@@ -235,7 +235,7 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
     servers = {binding.server_id: _server_facts(binding.server) for binding in bindings}
     own = own_policy(agent.organization_id)
     ruling = agent_ruling(agent, bindings, own)
-    declared = list(Definition.objects.filter(server__in=servers))
+    declared = list(Definition.objects.filter(server__in=servers).for_deciding())
     rows, others = split(declared)
     names = name_tools(agent, [binding.server for binding in bindings], rows)
     tools = [_mcp_tool(names[row.server_id, row.name], row, servers[row.server_id]) for row in rows]
@@ -279,7 +279,7 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
     facts = _server_facts(server)
     own = own_policy(server.organization_id)
     ruling = server_ruling(server, own)
-    declared = list(server.definitions.all())
+    declared = list(server.definitions.for_deciding())
     rows, others = split(declared)
     tools = [_mcp_tool(row.name, row, facts) for row in rows]
     return Snapshot(

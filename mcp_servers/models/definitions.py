@@ -36,6 +36,13 @@ class DefinitionQuerySet(GovernedQuerySet):
         """Keep those that wait for a person: new, or changed since they were pinned."""
         return self.filter(WAITING)
 
+    def for_deciding(self) -> "DefinitionQuerySet":
+        """Read what deciding and calling need: a pin is as long as the declaration itself."""
+        return self.only(
+            *("organization", "server", "kind", "name", "payload", "digest", "schema_verdict"),
+            *("fault", "pinned_digest", "labels", "enabled", "present"),
+        )
+
     def in_state(self, state: str) -> "DefinitionQuerySet":
         """Keep those in one `Definition.State`, by the rules of the model's `state`."""
         offered = self.sound().filter(present=True)
@@ -114,10 +121,21 @@ class Definition(GovernedModel):
             ),
         )
         indexes = (
-            models.Index(fields=["organization", "kind", "name"], name="definition_by_name"),
+            # The catalogue is searched by this alone: its rows are long, and there are many.
+            models.Index(
+                fields=["organization", "kind", "name", "server"], name="definition_by_names"
+            ),
             models.Index(fields=["rules_version"], name="definition_by_rules"),
             models.Index(
                 fields=["organization", "server"], name="definition_waiting", condition=UNPINNED
+            ),
+            # PostgreSQL counts what waits without a look at the rows. To SQLite, which doesn't know
+            # what a parameter will be when it chooses an index, the one before is all there is.
+            models.Index(
+                fields=["organization", "server"],
+                include=["pinned_digest"],
+                name="definition_waits",
+                condition=WAITING,
             ),
         )
 

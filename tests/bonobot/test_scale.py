@@ -1,9 +1,12 @@
 """Lists cost the same number of queries however many rows there are behind them."""
 
+from uuid import UUID
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from agents.governance.snapshots import snapshots
 from tests import crowd
 
 
@@ -16,6 +19,24 @@ def test_every_list_and_page_takes_the_same_queries_for_ten_times_the_rows() -> 
     for _ in range(2):  # so is the agent's new snapshot, after its tools got their names
         town.open(dict(town.pages())["REST agent's tools"])
     assert queries(town) == few
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("kind", ["agent", "server"])
+def test_a_snapshot_takes_the_same_queries_for_ten_times_the_definitions(kind: str) -> None:
+    town = crowd.town(servers=2, each=3, calls=0)
+    key = town.agent.pk if kind == "agent" else town.server.pk
+    few = reading(kind, key)
+    crowd.declare([town.server], 60)
+    assert reading(kind, key) == few
+
+
+def reading(kind: str, key: UUID) -> int:
+    """Return how many queries a snapshot takes whose tools have their names."""
+    snapshots().read(kind, key)
+    with CaptureQueriesContext(connection) as captured:
+        snapshots().read(kind, key)
+    return len(captured)
 
 
 def queries(town: crowd.Town) -> dict[str, int]:

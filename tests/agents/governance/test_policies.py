@@ -262,6 +262,22 @@ tools = st.builds(
 )
 
 
+NAMES = ["create_issue", "create-issue", "créate_issue", "a*b", "a_b", "x"]
+named = st.builds(
+    Rule,
+    effect=st.sampled_from(["allow", "ask", "deny"]),
+    source=st.sampled_from(["mcp", "builtin"]),
+    pattern=st.sampled_from([*NAMES, "create_*", "*", "a[*]b", "?"]),
+    server_id=st.sampled_from([None, GITHUB, OTHER]),
+)
+
+
+@given(st.lists(named, max_size=8), st.sampled_from(["mcp", "builtin"]), st.sampled_from(NAMES))
+def test_the_rules_about_a_tool_are_found_by_its_name_in_their_order(rules, source, name):
+    about = list(Policy("all", tuple(rules)).about(source, GITHUB, name))
+    assert about == [rule for rule in rules if rule.matches(source, GITHUB, name)]
+
+
 @given(tools, policies, scopes, st.text(max_size=20), st.text(max_size=20))
 def test_a_rename_never_changes_a_decision(tool, policy, scope, label, server_name):
     renamed = replace(tool, label=label, server_name=server_name)
