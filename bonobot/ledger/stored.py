@@ -86,4 +86,5 @@ def rows_at(organization_id: UUID, places: Sequence[int]) -> Iterator[Stored]:
 def read(rows: QuerySet[AuditRow]) -> list[Stored]:
     """Return rows as the database has them."""
     count = len(SEALED)
-    return [Stored(*values[:count], values[count:]) for values in rows.values_list(*_VALUES)]
+    found = rows.values_list(*_VALUES)
+    return [Stored._make((*values[:count], values[count:])) for values in found]
