@@ -15,6 +15,7 @@ from django.conf import settings
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.core.management.commands import flush
 from django.db import connection, connections
+from django.db.backends.base.operations import BaseDatabaseOperations
 from hypothesis import HealthCheck
 from hypothesis import settings as settings_of_hypothesis
 from playwright.sync_api import Page
@@ -92,6 +93,7 @@ def _quick_flush() -> Iterator[None]:
     """Empty tables by DELETE, and keep what `migrate` puts into them: see `tests.flushing`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flush, "sql_flush", flushing.statements)
+        patch.setattr(BaseDatabaseOperations, "execute_sql_flush", flushing.execute)
         patch.setattr(flush, "emit_post_migrate_signal", flushing.restore)
         yield
 
