@@ -262,8 +262,13 @@ def _tell(question: Question) -> None:
         question.organization_id,
         "question_waiting",
         Subject("question", str(question.pk), question.server_name, page(question)),
-        f"The server {question.server_name} asks {question.requested_by} something in a session of "
-        f"{question.agent.name}. Without an answer until "
-        f"{question.expires_at:%Y-%m-%d %H:%M} UTC it is told that nobody answers.",
+        say(
+            "The server {server} asks {who} something in a session of {agent}. Without an answer "
+            "until {until} UTC it is told that nobody answers.",
+            server=question.server_name,
+            who=question.requested_by,
+            agent=question.agent.name,
+            until=f"{question.expires_at:%Y-%m-%d %H:%M}",
+        ),
         topic=f"question:{question.pk}",
     )

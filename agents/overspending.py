@@ -15,12 +15,24 @@ from django.utils import timezone
 from agents.budgets import BudgetUse, uses
 from agents.models import Budget
 from bonobot.ledger.models import AuditRow
+from bonobot.lib.sayings import say
 from bonobot.notices.writing import Subject, listening, notify
 
 EVENTS = ("budget_warning", "budget_exhausted")
 # Longer than between two sweeps, so that no refusal falls between them.
 LOOKED_BACK = timedelta(minutes=10)
 BATCH = 500
+THE_ORGANIZATION = say("the organization")
+# Notices are stored in English, whoever's call it was that spent the last of it.
+UNITS: dict[str, str] = {
+    **{unit: unit.value for unit in Budget.Unit},
+    Budget.Unit.MONEY: "micro-dollars",
+}
+PERIODS: dict[str, str] = {
+    Budget.Period.DAY: "a day",
+    Budget.Period.MONTH: "a month",
+    Budget.Period.TOTAL: "in total",
+}
 
 
 def watch() -> int:
@@ -69,23 +81,35 @@ def _subject(row: Budget) -> Subject:
     if row.server is not None:
         link = reverse("admin:mcp_servers_server_change", args=[row.server.pk])
         return Subject("mcp_server", str(row.server.pk), row.server.name, link)
-    return Subject("organization", str(row.organization_id), "the organization")
+    return Subject("organization", str(row.organization_id), THE_ORGANIZATION)
 
 
 def _whose(row: Budget) -> str:
     if row.agent is not None:
-        return f"the agent {row.agent.name}"
-    return f"the server {row.server.name}" if row.server is not None else "the organization"
+        return say("the agent {name}", name=row.agent.name)
+    if row.server is not None:
+        return say("the server {name}", name=row.server.name)
+    return THE_ORGANIZATION
 
 
 def _text(row: Budget, use: BudgetUse, event: str) -> str:
-    unit = "micro-dollars" if row.unit == Budget.Unit.MONEY else row.unit
-    used = f"{use.spent:,} of {row.limit:,} {unit} {row.get_period_display()}"
+    told = {
+        "whose": _whose(row),
+        "spent": use.spent,
+        "limit": row.limit,
+        "unit": UNITS[row.unit],
+        "period": PERIODS[row.period],
+    }
     if event == "budget_warning":
-        return f"The budget of {_whose(row)} is nearly spent: {used}. Raise it, or expect refusals."
-    return (
-        f"The budget of {_whose(row)} is spent: {used}. Calls are refused until the next period, "
-        "or until somebody raises it."
+        return say(
+            "The budget of {whose} is nearly spent: {spent:,} of {limit:,} {unit} {period}. "
+            "Raise it, or expect refusals.",
+            **told,
+        )
+    return say(
+        "The budget of {whose} is spent: {spent:,} of {limit:,} {unit} {period}. Calls are refused "
+        "until the next period, or until somebody raises it.",
+        **told,
     )
 
 

@@ -13,6 +13,7 @@ from agents.governance.snapshots import ServerFacts
 from agents.models import Approval, Session
 from agents.redaction import kept
 from agents.targets import Target
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import storable
 from bonobot.notices.writing import Subject, notify
 from bonobot.tenancy.models import Organization
@@ -81,14 +82,23 @@ def put(question: Approval) -> Approval:
 
 def tell(approval: Approval) -> None:
     """Tell people that a call waits for them, once; its arguments stay on the question's page."""
-    asks = f"The agent {approval.agent.name}" if approval.agent else approval.requested_by
-    where = f" of {approval.server_name}" if approval.server_name else ""
+    called = approval.own_name
+    if approval.server_name:
+        called = f"{called} ({approval.server_name})"
+    told = {"called": called, "who": approval.requested_by}
+    if approval.agent:
+        name = approval.agent.name
+        wish = say("The agent {agent} wants to call {called}, asked by {who}.", agent=name, **told)
+    else:
+        wish = say("{who} wants to call {called}.", **told)
+    until = say(
+        "Without an answer until {until} UTC it is refused.",
+        until=f"{approval.expires_at:%Y-%m-%d %H:%M}",
+    )
     notify(
         approval.organization_id,
         "approval_waiting",
         Subject("approval", str(approval.pk), approval.label, page(approval)),
-        f"{asks} wants to call {approval.own_name}{where}, asked by {approval.requested_by}. "
-        f"{approval.reason} Without an answer until "
-        f"{approval.expires_at:%Y-%m-%d %H:%M} UTC it is refused.",
+        " ".join((wish, approval.reason, until)),
         topic=f"approval:{approval.pk}",
     )

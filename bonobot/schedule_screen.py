@@ -21,6 +21,24 @@ from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import OperatedAdmin
 from bonobot.tenancy.templatetags.bonobot import ago, thousands
 
+# What entries are called; their names are what rows and the command line have.
+NAMES = {
+    "check due servers": _("check due servers"),
+    "sweep": _("sweep"),
+    "deliver notices": _("deliver notices"),
+    "run due workflows": _("run due workflows"),
+    "count usage": _("count usage"),
+    "export audit heads": _("export audit heads"),
+    "watch budgets": _("watch budgets"),
+    "forget who left": _("forget who left"),
+    "read definitions again": _("read definitions again"),
+    "prune health history": _("prune health history"),
+    "prune notices": _("prune notices"),
+    "forget old cells": _("forget old cells"),
+    "prune the audit": _("prune the audit"),
+    "prune programs": _("prune programs"),
+}
+
 
 class ScheduleForm(forms.ModelForm):
     """How often, and whether."""
@@ -71,8 +89,8 @@ class ScheduleAdmin(OperatedAdmin):
 
     @display(description=_("schedule"), ordering="name")
     def what(self, row: PeriodicTask) -> str:
-        """Return the name."""
-        return str(row.name)
+        """Return what it is called."""
+        return str(NAMES.get(row.name, row.name))
 
     @display(description=_("what it does"))
     def about(self, row: PeriodicTask) -> SafeString:

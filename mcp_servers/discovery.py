@@ -242,13 +242,18 @@ def _tell_waiting(server: Server, found: list[UUID]) -> None:
     if not waiting:
         return
     names = ", ".join(name or kind for kind, name, _digest in waiting[:NAMES_TOLD])
-    more = f" and {len(waiting) - NAMES_TOLD} more" if len(waiting) > NAMES_TOLD else ""
+    more = ", …" if len(waiting) > NAMES_TOLD else ""
     notify(
         server.organization_id,
         "definitions_waiting",
         outages.subject_of(server, "tools"),
-        f"{server.name} offers what is new or changed ({len(waiting)}): {names}{more}. "
-        "Nothing of it can be called before somebody has read and approved it.",
+        say(
+            "{server} offers what is new or changed ({n}): {names}. Nothing of it can be called "
+            "before somebody has read and approved it.",
+            server=server.name,
+            n=len(waiting),
+            names=names + more,
+        ),
         topic=f"definitions:{server.pk}:{digest(waiting)}",
     )
 

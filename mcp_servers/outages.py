@@ -6,9 +6,9 @@ from django.conf import settings
 from django.db.models import F
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.timesince import timesince
 
 from bonobot.lib.problems import Problem
+from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import storable
 from bonobot.notices.writing import Subject, notify, recover
 from mcp_servers.models import Outage, Server
@@ -33,9 +33,21 @@ def end(server: Server, now: datetime) -> None:
     """Write that the server is there again, and tell those who were told that it wasn't."""
     for outage in Outage.objects.filter(server=server, ended_at=None):
         if Outage.objects.filter(pk=outage.pk, ended_at=None).update(ended_at=now):
-            lasted = timesince(outage.began_at, now, depth=1) if now > outage.began_at else "0"
-            text = f"{server.name} answers again, after {lasted} ({outage.code})."
+            text = say(
+                "{server} answers again, after {lasted} ({code}).",
+                server=server.name,
+                lasted=_lasted(now - outage.began_at),
+                code=outage.code,
+            )
             recover(server.organization_id, subject_of(server), text, topic=_topic(outage))
+
+
+def _lasted(time: timedelta) -> str:
+    """Return a duration in signs that every language has."""
+    minutes = max(1, round(time.total_seconds() / 60))
+    if minutes < 120:
+        return f"{minutes} min"
+    return f"{minutes // 60} h" if minutes < 2 * 24 * 60 else f"{minutes // (24 * 60)} d"
 
 
 def abandon(server: Server) -> None:
@@ -57,14 +69,18 @@ def subject_of(server: Server, page: str = "change") -> Subject:
 def _tell(server: Server, outage: Outage, problem: Problem) -> None:
     why = f"{problem} {problem.remedy}".strip()
     if problem.code == REAUTH:
-        event, text = REAUTH, f"{server.name} needs new credentials. {why}"
+        event, text = REAUTH, say("{server} needs new credentials.", server=server.name)
     elif outage.failures >= settings.BONOBOT_DOWN_AFTER:
-        since = f"{outage.began_at:%Y-%m-%d %H:%M} UTC"
         event = "server_down"
-        text = f"{server.name} hasn't answered since {since} ({outage.failures} times). {why}"
+        text = say(
+            "{server} hasn't answered since {since} UTC ({n} times).",
+            server=server.name,
+            since=f"{outage.began_at:%Y-%m-%d %H:%M}",
+            n=outage.failures,
+        )
     else:
         return
-    notify(server.organization_id, event, subject_of(server), text, topic=_topic(outage))
+    notify(server.organization_id, event, subject_of(server), f"{text} {why}", topic=_topic(outage))
 
 
 def _topic(outage: Outage) -> str:

@@ -16,6 +16,7 @@ from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import written_last
 from bonobot.lib.row_locks import lock
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.notices.writing import notify
 from mcp_servers import outages
 from mcp_servers.digests import digest
@@ -132,12 +133,17 @@ def _write_one(row: Definition, findings: Findings, found: _Changed) -> None:
 def _tell(server: Server, rows: Sequence[Definition]) -> None:
     """Tell people of approved definitions that can't be called any more; the same is told once."""
     why = "; ".join(f"{row.name or row.kind} ({row.fault})" for row in rows[:NAMES_TOLD])
-    more = f" and {len(rows) - NAMES_TOLD} more" if len(rows) > NAMES_TOLD else ""
+    more = "; …" if len(rows) > NAMES_TOLD else ""
     notify(
         server.organization_id,
         "definitions_refused",
         outages.subject_of(server, "tools"),
-        f"{server.name}: {len(rows)} approved definitions were read again with better rules and "
-        f"can't be called any more: {why}{more}.",
+        say(
+            "{server}: {n} approved definitions were read again with better rules and can't be "
+            "called any more: {why}.",
+            server=server.name,
+            n=len(rows),
+            why=why + more,
+        ),
         topic=f"refused:{server.pk}:{digest(sorted((row.kind, row.name) for row in rows))}",
     )

@@ -34,6 +34,7 @@ HEADER = (
 )
 # Texts of the theme that its pages show here; it comes without German.
 THEME = (
+    "After you've created a user, you’ll be able to edit more user options.",
     "Apply Filters",
     "Cancel",
     "Change Password",
@@ -50,6 +51,9 @@ THEME = (
     "Light",
     "More actions",
     "No results found",
+    "Raw passwords are not stored, so there is no way to see this user’s password, but you can "
+    'change the password using <a href="{}" class="text-primary-600 dark:text-primary-500">this '
+    "form</a>.",
     "Reset filters",
     "Run",
     "Select action",
@@ -57,6 +61,7 @@ THEME = (
     "Select all rows",
     "Select record",
     "Select value",
+    "Set password: %s",
     "System",
     "To",
     "Toggle password visibility",
@@ -111,8 +116,8 @@ def _in_python(tree: ast.Module, *, says: bool) -> Iterator[Message]:
 
 def _scheduled(sources: Iterable[Source]) -> Iterator[Message]:
     """Yield what scheduled tasks say of themselves, as the page of schedules shows it."""
-    settled = next(one for one in sources if one.module == "bonobot.settings")
-    names = {one.target for one in settled.strings}
+    where = ("bonobot.settings", "bonobot.authority.configuration")
+    names = {one.target for source in sources if source.module in where for one in source.strings}
     for source in (one for one in sources if one.module.endswith(".tasks")):
         for node in source.tree.body:
             if isinstance(node, ast.FunctionDef) and f"{source.module}.{node.name}" in names:

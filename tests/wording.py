@@ -15,7 +15,7 @@ TEXTS = ("detail", "remedy", "reason")
 # Read by programs, in terminals and in logs alone, which speak English.
 ENGLISH = (
     *("bonobot.backups", "bonobot.checks", "bonobot.cli"),
-    *("bonobot.ledger.chain", "bonobot.ledger.verify", "bonobot.lib.databases", "bonobot.lib.env"),
+    *("bonobot.lib.databases", "bonobot.lib.env"),
     *("bonobot.management", "bonobot.portability", "bonobot.readiness"),
     "bonobot.gateway",  # but for what it tells screens about programs: see `english`
 )

@@ -79,7 +79,7 @@ class Approval(WaitsForPerson):
         )
 
     def __str__(self) -> str:
-        return f"{self.label}: {self.state}"
+        return f"{self.label}: {self.get_state_display()}"
 
     @property
     def may_be_granted(self) -> bool:

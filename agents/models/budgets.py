@@ -82,7 +82,7 @@ class Budget(GovernedModel):
         )
 
     def __str__(self) -> str:
-        return f"{self.limit} {self.unit} / {self.period}"
+        return f"{self.limit} {self.get_unit_display()} {self.get_period_display()}"
 
     @property
     def scope(self) -> BudgetScope:

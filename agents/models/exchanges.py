@@ -130,4 +130,4 @@ class Question(WaitsForPerson):
         )
 
     def __str__(self) -> str:
-        return f"{self.server_name}: {self.state}"
+        return f"{self.server_name}: {self.get_state_display()}"

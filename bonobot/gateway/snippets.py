@@ -199,7 +199,7 @@ CLIENTS: dict[str, _Client] = {
         "Claude Code", _claude_code, "sh", note="With `-s user` it is there in every project."
     ),
     "claude-code-project": _Client(
-        "Claude Code, in a project", _entry("mcpServers", type="http"), file=".mcp.json"
+        say("Claude Code, in a project"), _entry("mcpServers", type="http"), file=".mcp.json"
     ),
     "claude-desktop": _Client(
         "Claude Desktop", _bridge, file="claude_desktop_config.json", note=_STDIO
@@ -219,9 +219,9 @@ CLIENTS: dict[str, _Client] = {
         "Gemini CLI", _entry("mcpServers", url="httpUrl"), file="~/.gemini/settings.json"
     ),
     "codex": _Client("OpenAI Codex CLI", _codex, "toml", file="~/.codex/config.toml", note=_READS),
-    "json": _Client("Other programs", _entry("mcpServers", type="http"), file="mcp.json"),
+    "json": _Client(say("Other programs"), _entry("mcpServers", type="http"), file="mcp.json"),
     "mcp-remote": _Client(
-        "Programs that start servers by stdio", _bridge, file="mcp.json", note=_STDIO
+        say("Programs that start servers by stdio"), _bridge, file="mcp.json", note=_STDIO
     ),
     "curl": _Client("curl", _curl, "sh", note=say("It lists the tools: a quick try.")),
 }

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from bonobot.ledger import sealing
+from bonobot.lib.sayings import say
 
 GENESIS = "0" * 64
 MOST_FAULTS = 100
@@ -123,11 +124,13 @@ class Inspector:
         seq, digest = last.seq, last.digest
         known = max(self.anchors, default=0)
         if known > self.tip.seq:
-            cut = f"the chain ended at {known} when its head was exported"
+            cut = say("the chain ended at {known} when its head was exported", known=known)
             self._fault("truncated", self.tip.seq, "", cut)
         if seq < self.tip.seq:
-            missing = f"entries {seq + 1} to {self.tip.seq} are missing at the end"
-            self._fault("truncated", seq + 1, "", missing)
+            cut = say(
+                "entries {first} to {last} are missing at the end", first=seq + 1, last=self.tip.seq
+            )
+            self._fault("truncated", seq + 1, "", cut)
         elif digest != self.tip.digest:
             self._fault("head", seq, "", "the head's digest isn't that of the last entry")
 
@@ -142,10 +145,10 @@ class Inspector:
             return
         last_seq, last_digest = self._last
         if seq <= last_seq:
-            self._fault("misplaced", seq, row_id, f"position {seq} was already taken")
+            self._fault("misplaced", seq, row_id, say("position {seq} was already taken", seq=seq))
             return
         if seq > last_seq + 1:
-            gap = f"entries {last_seq + 1} to {seq - 1} are missing"
+            gap = say("entries {first} to {last} are missing", first=last_seq + 1, last=seq - 1)
             self._fault("missing", last_seq + 1, row_id, gap)
         elif link(last_digest, text) != digest:
             self._fault("altered", seq, row_id, "the digest doesn't fit the text and its place")
@@ -161,12 +164,14 @@ class Inspector:
         try:
             sealed = sealing.columns_of(row.opened, row.closed)
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            self._fault("unreadable", row.seq, row.id, f"the sealed text can't be read: {error}")
+            unread = say("the sealed text can't be read: {error}", error=str(error))
+            self._fault("unreadable", row.seq, row.id, unread)
             return
         if sealed != row.columns:
             pairs = zip(sealing.NAMES, sealed, row.columns, strict=True)
             names = ", ".join(f"`{name}`" for name, wanted, found in pairs if wanted != found)
-            self._fault("columns", row.seq, row.id, f"{names} differ from the sealed text")
+            other = say("{names} differ from the sealed text", names=names)
+            self._fault("columns", row.seq, row.id, other)
 
     def _fault(self, kind: str, seq: int, row_id: str, detail: str) -> None:
         if len(self.faults) < MOST_FAULTS:

@@ -26,6 +26,7 @@ from bonobot.ledger.anchors import Anchor, signer
 from bonobot.ledger.chain import MOST_FAULTS, Fault, Inspector, Stored, Tip
 from bonobot.ledger.models import AuditRow, Verification
 from bonobot.ledger.stored import HIGHEST, LOWEST, rows_at, rows_from, tip_of
+from bonobot.lib.sayings import say
 
 KIND = "verified"
 STEP = 10_000
@@ -105,7 +106,7 @@ def remembered(organization_id: UUID) -> Standing | None:
     told = {"kind": KIND, "organization_id": str(organization_id)}
     genuine = isinstance(statement, dict) and signer().holds(statement)
     if not genuine or any(statement.get(name) != value for name, value in told.items()):
-        fault = Fault("standing", 0, "", "where it stood wasn't signed by this installation")
+        fault = Fault("standing", 0, "", say("where it stood wasn't signed by this installation"))
         start = beginning(organization_id)
         return replace(start, faults=(*start.faults, fault))
     return _read(organization_id, statement)
@@ -216,7 +217,7 @@ class _Open:
         """Return a fault for each row that was there and waited, and isn't any more."""
         lost = [seq for seq in self.standing.waiting if seq not in self.seen]
         pruned = retention.start(self.standing.organization_id)[0] if lost else 0
-        detail = "the row was there when it was verified"
+        detail = say("the row was there when it was verified")
         return [Fault("missing", seq, "", detail) for seq in lost if seq > pruned]
 
 
@@ -248,7 +249,7 @@ def _forged(organization_id: UUID) -> Iterator[Fault]:
     found = retention.checkpoint(organization_id)
     if found is not None and not retention.genuine(found):
         yield Fault(
-            "checkpoint", found.seq, "", "the checkpoint wasn't signed by this installation"
+            "checkpoint", found.seq, "", say("the checkpoint wasn't signed by this installation")
         )
 
 
@@ -259,4 +260,6 @@ def _beyond(organization_id: UUID, highest: int) -> Iterator[Fault]:
     # Rows and head are committed together: what was seen before this reading must be within it.
     tip = tip_of(organization_id)
     if highest > tip.seq:
-        yield Fault("beyond", highest, "", f"entries lie beyond the head's position {tip.seq}")
+        yield Fault(
+            "beyond", highest, "", say("entries lie beyond the head's position {seq}", seq=tip.seq)
+        )

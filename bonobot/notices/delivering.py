@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.lib.seals import UnreadableSecret
 from bonobot.notices import mail, outbox, webhooks
 from bonobot.notices.models import Channel, Notice
@@ -46,7 +47,9 @@ def send_test(principal: Principal, channel: Channel) -> Notice:
     """Send a test notice through a channel now, even one that is off; return what became of it."""
     principal.require(Action.MANAGE_NOTICES)
     subject = Subject("notice_channel", str(channel.pk), channel.name)
-    text = f"{principal.label} tested this channel. Notices of your organization arrive here."
+    text = say(
+        "{who} tested this channel. Notices of your organization arrive here.", who=principal.label
+    )
     notice = row(channel, "test", subject, text, topic=f"test:{uuid4()}")
     notice.save()
     if outbox.claim(notice):

@@ -1,4 +1,8 @@
-"""E-mail: one plain-text message for each notice, over one connection for those of a batch.
+"""E-mail: each notice as plain text, over one connection for those of a batch.
+
+Each address is written to in the language that its account asks for, in English where nobody said
+so; addresses of one language get one message. Where one of several isn't taken all are sent again
+later, under the same id, so that what comes twice shows once.
 
 Header values are single lines of visible characters, so nothing that a server calls itself can
 add a header; the text is plain, so nothing in it is rendered.
@@ -9,10 +13,13 @@ from smtplib import SMTPException
 
 from django.conf import settings
 from django.core.mail import EmailMessage, get_connection
+from django.utils import translation
 
+from bonobot.lib.translating import localized
 from bonobot.lib.untrusted import visible
 from bonobot.notices.events import EVENTS
-from bonobot.notices.models import Notice
+from bonobot.notices.models import SEVERITY_NAMES, Notice
+from bonobot.tenancy.models import User
 
 LONGEST_SUBJECT = 150
 
@@ -33,7 +40,8 @@ def send_all(notices: Sequence[Notice]) -> Iterator[tuple[Notice, str]]:
     try:
         for notice in notices:
             try:
-                message(notice, connection).send()
+                for message in messages(notice, connection):
+                    message.send()
             except (SMTPException, OSError) as error:
                 yield notice, _told(error)
             else:
@@ -42,18 +50,33 @@ def send_all(notices: Sequence[Notice]) -> Iterator[tuple[Notice, str]]:
         connection.close()
 
 
-def message(notice: Notice, connection: object = None) -> EmailMessage:
-    """Return the message of a notice."""
-    title = EVENTS[notice.event].title
-    lines = [notice.text]
+def messages(notice: Notice, connection: object = None) -> Iterator[EmailMessage]:
+    """Yield the messages of a notice, one for each language of its readers (a query)."""
+    for language, addresses in _by_language(notice.channel.addresses).items():
+        with translation.override(language):
+            yield _message(notice, addresses, connection)
+
+
+def _by_language(addresses: Sequence[str]) -> dict[str, list[str]]:
+    known = User.objects.filter(email__in=addresses, is_active=True).exclude(language="")
+    spoken = dict(known.values_list("email", "language"))
+    found: dict[str, list[str]] = {}
+    for address in addresses:
+        found.setdefault(spoken.get(address, settings.LANGUAGE_CODE), []).append(address)
+    return found
+
+
+def _message(notice: Notice, addresses: Sequence[str], connection: object) -> EmailMessage:
+    title, severity = localized(EVENTS[notice.event].title), SEVERITY_NAMES[notice.severity]
+    lines = [localized(notice.text)]
     if notice.link:
         lines += ["", f"{settings.BONOBOT_URL}{notice.link}"]
-    lines += ["", f"-- \nBonobot, {notice.organization.name}: {notice.severity}, {notice.event}"]
+    lines += ["", f"-- \nBonobot, {notice.organization.name}: {severity} ({notice.event})"]
     return EmailMessage(
-        subject=_line(f"[Bonobot] {title}: {notice.subject_name}"),
+        subject=_line(f"[Bonobot] {title}: {notice.about}"),
         body="\n".join(lines),
         from_email=settings.BONOBOT_EMAIL_FROM,
-        to=list(notice.channel.addresses),
+        to=list(addresses),
         headers={
             # The same at each attempt, so that a message sent twice shows once.
             "Message-ID": f"<{notice.pk}@bonobot>",

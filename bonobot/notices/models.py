@@ -6,13 +6,16 @@ from typing import ClassVar
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
+from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.sealed import SealedTextField
+from bonobot.lib.translating import localized
 from bonobot.notices.events import EVENTS, Severity, wanted
 from bonobot.tenancy.scoped import OrganizationModel, ScopedQuerySet
 
-SEVERITIES = [(severity.word, severity.word) for severity in Severity]
+SEVERITY_NAMES = {"info": _("info"), "warning": _("warning"), "critical": _("critical")}
+SEVERITIES = [(severity.word, SEVERITY_NAMES[severity.word]) for severity in Severity]
 
 
 class Channel(OrganizationModel):
@@ -141,4 +144,10 @@ class Notice(OrganizationModel):
         )
 
     def __str__(self) -> str:
-        return f"{EVENTS[self.event].title}: {self.subject_name}"
+        return f"{_t(EVENTS[self.event].title)}: {self.about}"
+
+    @property
+    def about(self) -> str:
+        """What it is about: the organization by our word for it, all else by its name."""
+        named = self.subject_type != "organization"
+        return str(self.subject_name) if named else localized(self.subject_name)

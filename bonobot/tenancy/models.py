@@ -184,7 +184,7 @@ class Membership(GovernedModel):
         )
 
     def __str__(self) -> str:
-        return f"{self.user} · {self.role}"
+        return f"{self.user} · {self.get_role_display()}"
 
 
 class TokenQuerySet(GovernedQuerySet):

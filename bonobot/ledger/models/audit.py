@@ -81,17 +81,17 @@ class AuditRow(models.Model):
     """
 
     class Decision(models.TextChoices):
-        ALLOW = "allow"
-        DENY = "deny"
-        ASK = "ask"
+        ALLOW = "allow", _("Allow")
+        DENY = "deny", _("Deny")
+        ASK = "ask", _("Ask")
 
     class Outcome(models.TextChoices):
-        OPEN = "open"
-        OK = "ok"
-        ERROR = "error"
-        REFUSED = "refused"
-        UNKNOWN = "unknown"
-        CANCELLED = "cancelled"
+        OPEN = "open", _("Open")
+        OK = "ok", _("Ok")
+        ERROR = "error", _("Error")
+        REFUSED = "refused", _("Refused")
+        UNKNOWN = "unknown", _("Unknown")
+        CANCELLED = "cancelled", _("Cancelled")
 
     id = models.UUIDField(primary_key=True)
     organization_id = models.UUIDField()

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.admin import display, register
 from bonobot.lib.problems import Problem
+from bonobot.lib.translating import localized
 from bonobot.lib.untrusted import visible
 from bonobot.notices.admin.forms import ChannelForm
 from bonobot.notices.channels import remove_channel, save_channel
@@ -96,7 +97,7 @@ class ChannelAdmin(PagedAdmin):
     @display(description=_("told of"))
     def told_of(self, channel: Channel) -> str:
         """Return its events."""
-        return ", ".join(event.replace("_", " ") for event in channel.events) or _t("everything")
+        return "; ".join(str(TITLES[event]) for event in channel.events) or _t("everything")
 
     @display(description=_("on"), boolean=True, ordering="enabled")
     def on(self, channel: Channel) -> bool:
@@ -139,7 +140,7 @@ def test(visit: Visit) -> None:
         messages.success(visit.request, _t("The test notice was taken by the receiver."))
     else:
         failed = _t("The test notice did not arrive: %(error)s")
-        messages.error(visit.request, failed % {"error": notice.error})
+        messages.error(visit.request, failed % {"error": localized(notice.error)})
 
 
 def state_badge(state: str) -> Any:

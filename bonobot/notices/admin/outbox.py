@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.admin import MultipleChoicesDropdownFilter, action, display, register
 from bonobot.lib.problems import Problem
+from bonobot.lib.translating import localized
 from bonobot.notices import outbox
 from bonobot.notices.admin.channels import TITLES, state_badge
 from bonobot.notices.models import Notice
@@ -48,7 +49,7 @@ class NoticeAdmin(PagedAdmin):
     @display(description=_("about"), ordering="subject_name")
     def about(self, notice: Notice) -> str:
         """Return what it is about."""
-        return notice.subject_name
+        return notice.about
 
     @display(description=_("channel"), ordering="channel__name")
     def goes_by(self, notice: Notice) -> str:
@@ -63,7 +64,7 @@ class NoticeAdmin(PagedAdmin):
     @display(description=_("error"))
     def fault(self, notice: Notice) -> str:
         """Return what went wrong at the last attempt."""
-        return notice.error[:80] or "–"
+        return localized(notice.error)[:80] or "–"
 
     @display(description=_("when"), ordering="created_at")
     def when(self, notice: Notice) -> Any:
@@ -93,6 +94,7 @@ def notice_page(visit: Visit) -> HttpResponseBase:
         "notices/notice.html",
         notice=notice,
         heading=TITLES[notice.event],
+        severity=notice.get_severity_display(),
         state=state_badge(notice.state),
         again=notice.state in (Notice.State.WAITING, Notice.State.FAILED),
     )

@@ -9,6 +9,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.safestring import SafeString
+from django.utils.text import format_lazy
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -43,7 +44,9 @@ class IssuerForm(forms.ModelForm):
     scopes = forms.MultipleChoiceField(
         label=_("Scopes"),
         required=False,
-        choices=[(scope.value, f"{scope} – {SCOPE_MEANS[scope]}") for scope in OF_GATEWAY],
+        choices=[
+            (scope.value, format_lazy("{} – {}", scope, SCOPE_MEANS[scope])) for scope in OF_GATEWAY
+        ],
         widget=forms.CheckboxSelectMultiple,
         help_text=_("What tokens may have at most; none: all of these."),
     )

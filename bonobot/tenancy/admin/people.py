@@ -74,7 +74,8 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
     @display(description=_("roles"))
     def roles(self, user: User) -> str:
         """Return the role in each organization."""
-        found = [f"{member.organization.name}: {member.role}" for member in user.memberships.all()]
+        mine = user.memberships.all()
+        found = [f"{member.organization.name}: {member.get_role_display()}" for member in mine]
         return ", ".join(found) or "-"
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
@@ -150,12 +151,17 @@ class MembershipAdmin(OperatedAdmin):
     needs_to_change = Action.MANAGE_MEMBERS
     form = MembershipForm
     fields = ("username", "role")
-    list_display = ("user", "full_name", "role", "has_factor", "made_at")
+    list_display = ("person", "full_name", "role", "has_factor", "made_at")
     actions = ("offer_chosen", "reset_chosen")
     list_filter = ("role",)
     list_select_related = ("user",)
     search_fields = ("user__username", "user__first_name", "user__last_name", "user__email")
     change_list_template = "admin/people/members.html"
+
+    @display(description=_("person"), ordering="user__username")
+    def person(self, member: Membership) -> str:
+        """Return who it is."""
+        return member.user.get_username()
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Only platform administrators know all accounts; others invite."""

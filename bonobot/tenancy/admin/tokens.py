@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.safestring import SafeString
+from django.utils.text import format_lazy
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
@@ -39,7 +40,9 @@ class TokenForm(forms.ModelForm):
     scopes = forms.MultipleChoiceField(
         label=_("Scopes"),
         required=False,
-        choices=[(scope.value, f"{scope} – {SCOPE_MEANS[scope]}") for scope in Scope],
+        choices=[
+            (scope.value, format_lazy("{} – {}", scope, SCOPE_MEANS[scope])) for scope in Scope
+        ],
         widget=forms.CheckboxSelectMultiple,
         help_text=_("A part of what its role may do; none: all of it."),
     )

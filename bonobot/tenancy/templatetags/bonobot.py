@@ -29,8 +29,8 @@ TONES = {
     **dict.fromkeys(("pending", "changed", "waiting", "needs_reauth", "unknown", "ask"), "warn"),
     **dict.fromkeys(("error", "failed", "refused", "deny", "revoked", "hard"), "bad"),
 }
-# States that are shown by their own names; what isn't here is a code, and stays as it is.
-STATES = {
+# Words of ours for states, units and periods; what isn't here is a code, and stays as it is.
+WORDS = {
     "allow": _lazy("allow"),
     "ask": _lazy("ask"),
     "deny": _lazy("deny"),
@@ -41,6 +41,15 @@ STATES = {
     "cancelled": _lazy("cancelled"),
     "open": _lazy("running"),
     "failed": _lazy("failed"),
+    "pending": _lazy("waits for approval"),
+    "approved": _lazy("approved"),
+    "changed": _lazy("changed"),
+    "tokens": _lazy("tokens"),
+    "calls": _lazy("calls"),
+    "seconds": _lazy("seconds"),
+    "day": _lazy("a day"),
+    "month": _lazy("a month"),
+    "total": _lazy("in total"),
 }
 MICRO = 1_000_000
 
@@ -216,6 +225,7 @@ def badge(state: Any, text: Any = None, title: Any = "") -> dict[str, Any]:
     return {"tone": tone(state), "text": shown_text, "title": title}
 
 
+@register.filter
 def in_words(state: Any) -> Any:
     """Return what a state is called in the reader's language; other texts stay as they are."""
-    return STATES.get(str(state), state)
+    return WORDS.get(str(state), state)

@@ -4,14 +4,17 @@ import hmac
 import threading
 
 import pytest
+from django.utils import translation
 
 from bonobot.lib import egress
 from bonobot.lib.seals import UnreadableSecret
+from bonobot.lib.translating import localized
 from bonobot.notices import outbox, webhooks
 from bonobot.notices.delivering import deliver_due, send_test
 from bonobot.notices.models import Channel, Notice
 from bonobot.notices.tasks import deliver_due as task
 from bonobot.notices.writing import Subject, notify
+from bonobot.tenancy.models import User
 
 WEB = Subject("mcp_server", "1", "web", "/admin/mcp_servers/")
 
@@ -171,3 +174,49 @@ def test_receivers_do_not_wait_for_each_other(acme, boss, webhook, hook):
     notify(acme.pk, "server_down", WEB, "Away.", topic="outage:1")
     deliver_due()
     assert len(hook.got) == 2
+
+
+def test_each_reader_gets_mail_in_the_language_of_their_account(acme, by_mail, mailbox):
+    User.objects.create_user("cto", email="cto@example.com", language="de")
+    User.objects.create_user("gone", email="ops@example.com", language="de", is_active=False)
+    text = "web hasn't answered since 2026-11-22 02:41 UTC (3 times). It is away."
+    tell(acme, text)
+    deliver_due()
+    told = {to[0]: message for to, message in mailbox.got}
+    assert told["ops@example.com"]["Subject"] == "[Bonobot] A server doesn't answer: web"
+    assert text in told["ops@example.com"].get_content()
+    german = told["cto@example.com"]
+    assert german["Subject"] == "[Bonobot] Ein Server antwortet nicht: web"
+    assert "web antwortet seit 2026-11-22 02:41 UTC nicht (3-mal)." in german.get_content()
+    assert "kritisch (server_down)" in german.get_content()
+    assert german["Message-ID"] == told["ops@example.com"]["Message-ID"]
+    assert Notice.objects.get().text == text
+
+
+TOLD = {
+    "Anna tested this channel. Notices of your organization arrive here.": (
+        "Anna hat diesen Kanal getestet. Benachrichtigungen deiner Organisation kommen hier an."
+    ),
+    "The budget of the agent Helper is spent: 1,000 of 900 micro-dollars a day. Calls are refused "
+    "until the next period, or until somebody raises it.": (
+        "Ein Budget (der Agent Helper) ist aufgebraucht: 1,000 von 900 Mikrodollar am Tag. Aufrufe "
+        "werden bis zum nächsten Zeitraum abgelehnt, oder bis jemand es erhöht."
+    ),
+    "The agent Helper wants to call add (web), asked by anna. Without an answer until 2026-11-22 "
+    "02:41 UTC it is refused.": (
+        "Der Agent Helper will add (web) aufrufen, im Auftrag von anna. Ohne Antwort bis "
+        "2026-11-22 02:41 UTC wird er abgelehnt."
+    ),
+    "web offers what is new or changed (2): add, sub. Nothing of it can be called before somebody "
+    "has read and approved it.": (
+        "web bietet Neues oder Geändertes an (2): add, sub. Nichts davon lässt sich aufrufen, "
+        "bevor es jemand gelesen und freigegeben hat."
+    ),
+    "web answers again, after 5 min (timeout).": "web antwortet wieder, nach 5 min (timeout).",
+}
+
+
+@pytest.mark.parametrize("text", TOLD)
+def test_what_notices_say_is_read_back_in_german(text):
+    with translation.override("de"):
+        assert localized(text) == TOLD[text]
