@@ -1,7 +1,8 @@
 """A grown organization at the gateway: a discovery, `tools/list`, a governed call from end to end.
 
 A server of one tool is registered among the others, discovered, and bound to the agent beside the
-fifty that it has; a web process of its own answers an MCP client over HTTP.
+fifty that it has; a web process of its own answers an MCP client over HTTP. In the end the server
+is removed, so that the same can be measured again.
 """
 
 import itertools
@@ -9,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
@@ -22,16 +24,15 @@ CALLS, LISTS = 50, 5
 TOOL = "mcp_bench_echo"
 
 
-def figures(town: Town) -> Iterator[tuple[str, float]]:
-    """Yield what was measured and how many seconds it took."""
+def figures(town: Town) -> Iterator[tuple[Any, ...]]:
+    """Yield what was measured and how many seconds it took: the first time, and after that."""
     from bonobot.ledger.writer import close
     from bonobot.lib import runtime
 
     upstream, port = _free_port(), _free_port()
     peers = (sys.executable, "-m", "benchmarks.gateway_peers", "upstream", str(upstream))
     web = (sys.executable, "-m", "uvicorn", "bonobot.asgi:application", "--lifespan", "on")
-    with _running(*peers, port=upstream):
-        took, token = _furnished(town, f"http://127.0.0.1:{upstream}/mcp")
+    with _running(*peers, port=upstream), _furnished(town, upstream) as (took, token):
         yield "discovery of a server", took
         runtime.close()
         close()
@@ -41,8 +42,9 @@ def figures(town: Town) -> Iterator[tuple[str, float]]:
             yield from _asked(client, f"/mcp/agents/{town.agent.slug}")
 
 
-def _furnished(town: Town, url: str) -> tuple[float, str]:
-    """Register the server and bind it; return how long its discovery took, and a token."""
+@contextmanager
+def _furnished(town: Town, port: int) -> Iterator[tuple[float, str]]:
+    """Register the server and bind it; yield how long its discovery took, and a token."""
     from agents.bindings import bind
     from benchmarks.door import NEVER
     from bonobot.lib.runtime import runtime
@@ -50,19 +52,24 @@ def _furnished(town: Town, url: str) -> tuple[float, str]:
     from bonobot.tenancy.tokens import issue
     from mcp_servers.approval import approve
     from mcp_servers.discovery import discover
+    from mcp_servers.registration import remove
     from tests.agents import casting
 
     where = town.organization
     boss = casting.administrator(where)
-    server = casting.http_server(where, url, "bench")
-    began = time.perf_counter()
-    runtime().call(discover, server.pk, actor=boss.actor)
-    took = time.perf_counter() - began
-    approve(boss, server)
-    bind(boss, town.agent, server)
-    type(town.agent).objects.filter(pk=town.agent.pk).update(calls_per_minute=NEVER)
-    _, token = issue(boss, name="bench", role=Role.OPERATOR, calls_per_minute=NEVER)
-    return took, token
+    server = casting.http_server(where, f"http://127.0.0.1:{port}/mcp", "bench")
+    try:
+        began = time.perf_counter()
+        runtime().call(discover, server.pk, actor=boss.actor)
+        took = time.perf_counter() - began
+        approve(boss, server)
+        bind(boss, town.agent, server)
+        type(town.agent).objects.filter(pk=town.agent.pk).update(calls_per_minute=NEVER)
+        name = f"bench-{os.getpid()}"
+        _, token = issue(boss, name=name, role=Role.OPERATOR, calls_per_minute=NEVER)
+        yield took, token
+    finally:
+        remove(boss, server)
 
 
 def _client(port: int, token: str) -> httpx2.Client:
@@ -74,7 +81,7 @@ def _client(port: int, token: str) -> httpx2.Client:
     return httpx2.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=60)
 
 
-def _asked(client: httpx2.Client, path: str) -> Iterator[tuple[str, float]]:
+def _asked(client: httpx2.Client, path: str) -> Iterator[tuple[Any, ...]]:
     numbers = itertools.count()
     meta = {
         f"{META}protocolVersion": MODERN,
@@ -102,10 +109,11 @@ def _asked(client: httpx2.Client, path: str) -> Iterator[tuple[str, float]]:
         if "It is warm" not in said["content"][0]["text"]:
             raise SystemExit(f"it answered {said}")
 
-    yield "tools/list at the gateway, the first", _timed(listed)
-    yield "tools/list at the gateway", median(_timed(listed) for _ in range(LISTS))
-    yield "a governed call over HTTP, the first", _timed(called)
-    yield "a governed call over HTTP", median(_timed(called) for _ in range(CALLS))
+    for title, what, times in (
+        ("tools/list at the gateway", listed, LISTS),
+        ("a governed call over HTTP, from end to end", called, CALLS),
+    ):
+        yield title, _timed(what), median(_timed(what) for _ in range(times))
 
 
 def _timed(what: Callable[[], object]) -> float:
