@@ -5,22 +5,26 @@ counted before there were summaries, or by a worker of a release that has none, 
 rollups, a day at a time from the latest back; reports read summaries of days that are whole, and
 rollups for others.
 
-A day is summed in one transaction, within the database; a step that is broken off changes nothing.
+A day is summed within the database, in one transaction; a step that is broken off changes nothing.
 Whoever counts doesn't wait for it: it ends by asking whether anybody has counted meanwhile, and is
 taken back where that is so. Then it is done again with the row of `Counted` held, for which whoever
 counts waits; calls never do. Of several workers one sums, the others leave it to that one.
+
+On SQLite, where all would wait, a day is read without a transaction and written in short ones
+(`piecemeal`), each of which asks the same; what they leave of a day that isn't whole is never read.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db import connection, transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
+from bonobot.ledger import piecemeal
 from bonobot.ledger.dimensions import COUNTS, DIMENSIONS, NAMES, Dimension, Line, Spot, summarize
 from bonobot.ledger.models import TOOK, Counted, Rollup, Summary
 from bonobot.ledger.rollups import GRAINS, Place, Sum, beginning
@@ -92,6 +96,8 @@ def step(organization_id: UUID) -> bool:
     """Sum the latest day that isn't summed yet; False where there is none."""
     for holding in (False, True):
         try:
+            if connection.vendor == "sqlite" and not holding:
+                return _step_piecemeal(organization_id)
             with transaction.atomic():
                 return _step(organization_id, holding=holding)
         except _Moved:
@@ -122,6 +128,32 @@ def _step(organization_id: UUID, *, holding: bool) -> bool:
     return day is not None
 
 
+def _step_piecemeal(organization_id: UUID) -> bool:
+    own = Counted.objects.filter(pk=organization_id)
+    # Whoever sums a day has a version of its own: another one who began before finds it moved.
+    with transaction.atomic():
+        cursor = own.first()
+        since = whole_since(cursor) if cursor else None
+        if cursor is None or (since is not None and since <= ALWAYS):
+            return False
+        version = cursor.version + 1
+        summed = cursor.summed_version if since is None else version
+        own.update(version=version, summed_version=summed)
+
+    def check() -> None:
+        if not own.filter(version=version).exists():
+            raise _Moved
+
+    day = _latest(organization_id, before=since)
+    if day is not None:
+        with piecemeal.Aside("ledger_summary", _QUOTED, check) as aside:
+            aside.gather(_queries(organization_id, day))
+            aside.replace(_of_day(organization_id, day))
+    if not own.filter(version=version).update(summed_since=day or ALWAYS, summed_version=version):
+        raise _Moved
+    return day is not None
+
+
 def _alone(organization_id: UUID) -> bool:
     """Tell whether nobody else sums days of this organization, until the transaction ends."""
     if connection.vendor == "sqlite":
@@ -147,21 +179,32 @@ def _latest(organization_id: UUID, *, before: datetime | None) -> datetime | Non
 
 def _sum(organization_id: UUID, day: datetime) -> None:
     """Write a day's summaries anew."""
-    old = Summary.objects.filter(
-        organization_id=organization_id, begins__gte=day, begins__lt=day + DAY
-    )
+    old = _of_day(organization_id, day)
     old._raw_delete(old.db)
+    with connection.cursor() as cursor:
+        for query, values in _queries(organization_id, day):
+            cursor.execute(f"INSERT INTO ledger_summary ({_QUOTED}) {query}", values)
+
+
+def _of_day(organization_id: UUID, day: datetime) -> QuerySet[Summary]:
+    """Return a day's summaries; with all that an index begins with, or each row is looked at."""
+    names = [one.name for one in DIMENSIONS]
+    rows = Summary.objects.filter(organization_id=organization_id, dimension__in=names)
+    return rows.filter(grain__in=GRAINS, begins__gte=day, begins__lt=day + DAY)
+
+
+def _queries(organization_id: UUID, day: datetime) -> Iterator[tuple[str, Sequence[Any]]]:
+    """Yield queries for a day's summaries, each with its values."""
     kept = day >= beginning(timezone.now(), "day") - HOURS_KEPT
     prepared = [_prepared(name, value) for name, value in (("begins", day), ("begins", day + DAY))]
-    with connection.cursor() as cursor:
-        for grain in GRAINS if kept else ("day",):
-            where = [_prepared("organization_id", organization_id), grain, *prepared]
-            for dimension in DIMENSIONS:
-                cursor.execute(_summing(dimension), where)
+    for grain in GRAINS if kept else ("day",):
+        where = [_prepared("organization_id", organization_id), grain, *prepared]
+        for dimension in DIMENSIONS:
+            yield _summing(dimension), where
 
 
 def _summing(dimension: Dimension) -> str:
-    """Return the statement that sums rollups by a dimension."""
+    """Return the query that sums rollups by a dimension."""
     told = dict.fromkeys((*_SAYS, *NAMES.values()), "''")
     told |= {"agent_id": "NULL", "server_id": "NULL"}
     told |= {name: f'"{name}"' for name in dimension.columns}
@@ -175,7 +218,7 @@ def _summing(dimension: Dimension) -> str:
     by = ", ".join(f'"{name}"' for name in ("organization_id", "grain", "begins"))
     columns = ", ".join(f'"{name}"' for name in dimension.columns)
     return (
-        f"INSERT INTO ledger_summary ({_QUOTED}) SELECT "  # noqa: S608  # our own names alone
+        "SELECT "  # noqa: S608  # our own names alone
         + ", ".join(told[name] for name in _COLUMNS)
         + " FROM ledger_rollup WHERE organization_id = %s AND grain = %s"
         + f" AND begins >= %s AND begins < %s{of} GROUP BY {by}, {columns}"

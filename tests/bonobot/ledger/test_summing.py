@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from hypothesis.extra.django import TestCase
 
-from bonobot.ledger import counting, reports, summing
+from bonobot.ledger import counting, piecemeal, reports, summing
 from bonobot.ledger.dimensions import COUNTS, DIMENSIONS, ERRORS, summarize
 from bonobot.ledger.models import TOOK, AuditRow, Counted, Rollup, Summary
 from bonobot.ledger.reports import Reader, Span
@@ -216,21 +216,50 @@ def test_a_day_that_somebody_counts_in_meanwhile_is_summed_again(
     counting.count(acme.pk)
     whole = stored()
     Counted.objects.update(summed_since=None)
-    held, sum_of = [], summing._sum
+    held, queries = [], summing._queries
 
-    def interrupted(organization_id: UUID, day: datetime) -> None:
+    def interrupted(organization_id: UUID, day: datetime) -> Iterator[Any]:
         held.append(day)
-        sum_of(organization_id, day)
+        yield from queries(organization_id, day)
         if len(held) == 1:
             Counted.objects.update(version=F("version") + 1)
 
-    monkeypatch.setattr(summing, "_sum", interrupted)
+    monkeypatch.setattr(summing, "_queries", interrupted)
     assert summing.step(acme.pk)
     assert len(held) == 2
     assert held[0] == held[1]
     while summing.step(acme.pk):
         pass
     assert stored() == whole
+
+
+@pytest.mark.django_db
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="elsewhere it is one transaction")
+@pytest.mark.parametrize("interrupted_at", [None, 1, 3])
+def test_a_day_is_written_in_pieces_where_one_writes_at_a_time(
+    acme: Organization, monkeypatch: pytest.MonkeyPatch, interrupted_at: int | None
+) -> None:
+    counting.count(acme.pk)
+    whole = stored()
+    Counted.objects.update(summed_since=None)
+    pieces: list[int] = []
+    write = piecemeal.Aside._written
+
+    def written(self: piecemeal.Aside, behind: int) -> int:
+        pieces.append(write(self, behind))
+        if len(pieces) == interrupted_at:  # somebody counts, or sums the same day
+            Counted.objects.update(version=F("version") + 1)
+        return pieces[-1]
+
+    monkeypatch.setattr(piecemeal, "AT_ONCE", 2)
+    monkeypatch.setattr(piecemeal.Aside, "_written", written)
+    while summing.step(acme.pk):
+        pass
+    assert stored() == whole
+    assert len(pieces) > 3
+    assert max(pieces) == 2
+    with pytest.raises(DatabaseError), connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM temp.piecemeal")
 
 
 def day(row: AuditRow) -> datetime:
