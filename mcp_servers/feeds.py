@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID, uuid4
 
 from django.core.exceptions import ObjectDoesNotExist
@@ -32,6 +33,14 @@ Told = Callable[[str, bool, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Login:
+    """A person's login: another one since then may be another account's."""
+
+    grant: UUID
+    since: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
     """With what a source may be asked: at which policy generation, by which of a person's logins.
 
@@ -39,7 +48,7 @@ class Standing:
     """
 
     generation: int
-    grant: UUID | None
+    login: Login | None
     endpoint: Endpoint | None
 
 
@@ -59,7 +68,7 @@ class Feed:
         self._missed: set[str] = set()
         self._running: asyncio.Task[None] | None = None
         self._opening: asyncio.Task[None] | None = None
-        self._grant: UUID | None = None
+        self._login: Login | None = None
         self._fingerprint = ""
 
     @property
@@ -105,7 +114,7 @@ class Feed:
             return
         self.generation = now.generation
         other = now.endpoint is not None and self._fingerprint != now.endpoint.fingerprint
-        if self._fingerprint and (other or now.grant != self._grant):
+        if self._fingerprint and (other or now.login != self._login):
             self._close()
 
     async def _run(self) -> None:
@@ -125,7 +134,7 @@ class Feed:
             if now is None or now.endpoint is None:
                 raise ObjectDoesNotExist
             endpoint = now.endpoint
-            self.generation, self._grant = now.generation, now.grant
+            self.generation, self._login = now.generation, now.login
             self._fingerprint = endpoint.fingerprint
             async with asyncio.timeout(lifetime_s()):
                 await connections().follow(endpoint, self._wish, self._answered, holder=self.holder)
@@ -190,11 +199,15 @@ def _reached(server: Server | None, source: Source) -> Endpoint | None:
     return endpoint if subject_of(endpoint) == source.subject else None
 
 
-def _logins(sources: Collection[Source]) -> dict[Source, UUID]:
+def _logins(sources: Collection[Source]) -> dict[Source, Login]:
     """Return the logins of the people among the sources that are not over."""
     people = {one.subject for one in sources if one.subject is not None}
     if not people:
         return {}
     servers = {one.server_id for one in sources}
     rows = OAuthGrant.objects.filter(server__in=servers, subject__in=people)
-    return {Source(row.server_id, row.subject): row.pk for row in rows if row.alive()}
+    return {
+        Source(row.server_id, row.subject): Login(row.pk, row.signed_in_at)
+        for row in rows
+        if row.alive()
+    }

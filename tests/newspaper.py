@@ -66,9 +66,11 @@ def subscribed(
     return server
 
 
-def sign_in(server: Server, person: Principal) -> None:
+def sign_in(server: Server, person: Principal, account: str = "") -> None:
     """Keep a login of a person at the server, as a browser would have brought it."""
     endpoint = for_person(endpoint_of(server), UUID(person.id))
     assert isinstance(endpoint, OAuthEndpoint)
-    token = Tokens(access=f"token-of-{person.label}", refresh="", expires_at=None, scope="")
+    token = Tokens(
+        access=f"token-of-{account or person.label}", refresh="", expires_at=None, scope=""
+    )
     grants.store(grants.grant_of(endpoint.account), None, token)

@@ -26,7 +26,8 @@ class OAuthGrant(OrganizationModel):
 
     `binding` is a digest of the URL and sign-in that the tokens were given for; under another one
     they are worth nothing. `version` counts what was stored, so that who was refused with one
-    version knows whether somebody has renewed it meanwhile.
+    version knows whether somebody has renewed it meanwhile. `signed_in_at` is the last login, which
+    may have been another account's; None where no person signs in.
     """
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="grants")
@@ -41,6 +42,7 @@ class OAuthGrant(OrganizationModel):
     scope = models.TextField(_("scope"), blank=True, default="")
     wanted_scope = models.TextField(blank=True, default="")
     version = models.PositiveIntegerField(default=0)
+    signed_in_at = models.DateTimeField(_("signed in"), null=True)
     failure = models.JSONField(default=dict)
     failed_at = models.DateTimeField(null=True)
     lease_holder = models.UUIDField(null=True)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.db import IntegrityError
 from django.db.models import F, Q
 from django.utils import timezone
 
@@ -29,6 +30,7 @@ _EMPTY: dict[str, Any] = {
     "access_token": "",
     "refresh_token": "",
     "expires_at": None,
+    "signed_in_at": None,
     "scope": "",
     "authority": {},
     "client_id": "",
@@ -51,15 +53,21 @@ class Held:
 def grant_of(account: Account) -> OAuthGrant:
     """Return the account's row, made or emptied where its sign-in is another than it was.
 
-    Raises `LoginNeeded` for an account of nobody: each person has a row of their own.
+    Raises `LoginNeeded` for an account of nobody: each person has a row of their own; and
+    `Server.DoesNotExist`, where the server was removed meanwhile.
     """
     if account.subject is None:
         raise LoginNeeded("Each person signs in to this server, and no person asks.")
-    row, _made = OAuthGrant.objects.get_or_create(
-        server_id=account.server_id,
-        subject=account.subject,
-        defaults={"organization_id": account.organization_id, "binding": account.binding},
-    )
+    try:
+        row, _made = OAuthGrant.objects.get_or_create(
+            server_id=account.server_id,
+            subject=account.subject,
+            defaults={"organization_id": account.organization_id, "binding": account.binding},
+        )
+    except IntegrityError as error:
+        if Server.objects.filter(pk=account.server_id).exists():
+            raise
+        raise Server.DoesNotExist from error
     if row.binding != account.binding:
         OAuthGrant.objects.filter(pk=row.pk, binding=row.binding).update(
             **_EMPTY,
@@ -111,6 +119,7 @@ def store(grant: OAuthGrant, holder: UUID | None, tokens: Tokens, **found: Any) 
     """
     row: Any = grant  # sealed fields take plain text and give it back sealed
     row.access_token = tokens.access
+    now = timezone.now()
     values: dict[str, Any] = {"access_token": row.access_token}
     if tokens.refresh:
         row.refresh_token = tokens.refresh
@@ -118,7 +127,9 @@ def store(grant: OAuthGrant, holder: UUID | None, tokens: Tokens, **found: Any) 
     elif holder is None:
         values["refresh_token"] = ""
     rows = OAuthGrant.objects.filter(pk=grant.pk)
-    if holder is not None:
+    if holder is None:
+        values["signed_in_at"] = now
+    else:
         rows = rows.filter(lease_holder=holder)
     return bool(
         rows.update(
@@ -127,7 +138,7 @@ def store(grant: OAuthGrant, holder: UUID | None, tokens: Tokens, **found: Any) 
             expires_at=tokens.expires_at,
             scope=tokens.scope,
             version=F("version") + 1,
-            updated_at=timezone.now(),
+            updated_at=now,
             failure={},
             failed_at=None,
             lease_holder=None,

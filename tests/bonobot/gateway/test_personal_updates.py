@@ -227,6 +227,19 @@ def test_a_login_that_is_gone_follows_nothing_any_more(
     assert ann.hears() == PAPER
 
 
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("news", ["modern"], indirect=True)
+def test_who_signs_in_as_another_is_told_what_that_one_is(
+    readers: tuple[Reader, Reader], news: Server
+) -> None:
+    _, ben = readers
+    assert ben.watch(PAPER)
+    sign_in(news, ben.principal, "bert")
+    assert ben.hears() == PAPER  # what may have been missed between the two
+    ben.call(PRINT, PAPER)
+    assert ben.hears() == PAPER
+
+
 def counted(news: Server, connections: int) -> str:
     """Return how the server counts that many connections that follow one resource each."""
     modern = news.era == "modern"

@@ -18,8 +18,11 @@ from bonobot.tenancy.roles import Role
 from bonobot.tenancy.tokens import issue
 from mcp_servers.approval import approve
 from mcp_servers.discovery import discover
+from mcp_servers.endpoints import endpoint_of
 from mcp_servers.health import check
 from mcp_servers.models import OAuthGrant, Server
+from mcp_servers.oauth.grants import grant_of
+from mcp_servers.oauth.signing import for_person
 from tests.agents import casting
 from tests.mcp_servers.oauth.conftest import LOGIN, ask
 from tests.mcp_servers.oauth.test_login import browser, signed_in
@@ -186,3 +189,10 @@ def test_only_who_manages_servers_signs_the_organization_out(register, organizat
     User.objects.update(is_staff=True)
     auditor.post(f"/admin/mcp_servers/server/{server.pk}/sign-out/")
     assert OAuthGrant.objects.exclude(access_token="").exists()
+
+
+def test_a_server_that_was_removed_meanwhile_takes_no_login(server, people):
+    endpoint = for_person(endpoint_of(server), UUID(people[1].id))
+    server.delete()
+    with pytest.raises(Server.DoesNotExist):
+        grant_of(endpoint.account)
