@@ -11,12 +11,14 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.ledger import reports
 from bonobot.lib.problems import Problem
 from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.api.usage import as_file
 from bonobot.tenancy.screens.answers import refuse, screen
 from bonobot.tenancy.usage import TITLES, Asked, Entry, Report, usage
 
+SHOWN = 200  # lines; a table of all has its own way, and takes several times as long
 DAYS = ((1, _("today")), (7, _("7 days")), (30, _("30 days")), (90, _("90 days")))
 FILTERS = {"agent": "agent_id", "server": "server_id"}
 INPUT = {"class": "bb-input"}
@@ -64,17 +66,18 @@ def usage_page(request: HttpRequest) -> HttpResponseBase:
     """Show a report, or send it as a file."""
     principal = principal_of(request)
     form = UsageForm(request.GET or None)
-    report = None
+    report, as_csv = None, "csv" in request.GET
+    most = reports.MOST_LINES if as_csv or request.GET.get("by") == "day" else SHOWN
     if not form.is_bound:
-        report = usage(principal, Asked())
+        report = usage(principal, Asked(), most=most)
     elif form.is_valid():
         try:
-            report = usage(principal, form.asked())
+            report = usage(principal, form.asked(), most=most)
         except Problem as problem:
             if problem.code == "forbidden":
                 raise
             refuse(form, problem)
-    if report and "csv" in request.GET:
+    if report and as_csv:
         return as_file(report)
     return screen(
         request,
@@ -83,6 +86,7 @@ def usage_page(request: HttpRequest) -> HttpResponseBase:
         form=form,
         report=report,
         rows=_rows(report) if report else [],
+        shown=most if report and len(report.entries) == most else None,
         title_of=TITLES[report.asked.by] if report else "",
         ranges=[(title, _since(request, days)) for days, title in DAYS],
         export=_query(request, csv="1"),

@@ -82,6 +82,8 @@ class Policy:
 
     def about(self, source: str, server_id: UUID | None, own_name: str) -> Iterator[Rule]:
         """Yield the rules about a tool in their order, whatever its arguments."""
+        if not self.rules:
+            return iter(())
         places = {
             *self._others,
             *self._exact.get((source, own_name), ()),

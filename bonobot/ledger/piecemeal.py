@@ -11,7 +11,7 @@ from typing import Any, Self
 from django.db import connection, transaction
 from django.db.models import QuerySet
 
-AT_ONCE = 1_000
+AT_ONCE = 250
 _TABLE = "temp.piecemeal"
 
 

@@ -116,10 +116,17 @@ def numbers(line: Line) -> dict[str, Any]:
     return counts | {"p50_ms": _rounded(line.p50), "p95_ms": _rounded(line.p95)}
 
 
-def usage(principal: Principal, asked: Asked, now: datetime | None = None) -> Report:
+def usage(
+    principal: Principal,
+    asked: Asked,
+    now: datetime | None = None,
+    *,
+    most: int = reports.MOST_LINES,
+) -> Report:
     """Return a report of the organization (5 queries); raises `Forbidden`, `Invalid`.
 
-    By organization a platform administrator sees all of them, others their own.
+    It has `most` lines, those with the most calls. By organization a platform administrator sees
+    all of them, others their own.
     """
     principal.require(Action.VIEW_AUDIT)
     if asked.by not in GROUPS:
@@ -134,7 +141,7 @@ def usage(principal: Principal, asked: Asked, now: datetime | None = None) -> Re
     found = reports.reader(principal.organization_id, span, everywhere=everywhere)
     where = _where(asked)
     columns, only = GROUPS[asked.by]
-    lines = found.read(*columns, **where, **only)
+    lines = found.read(*columns, most=most, **where, **only)
     return Report(
         asked=asked,
         since=span.since,

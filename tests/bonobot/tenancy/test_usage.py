@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
+from bonobot import usage_screen
 from bonobot.ledger import counting, summing
 from bonobot.ledger.models import TOOK, Counted, Rollup
 from bonobot.lib.problems import Invalid, Problem
@@ -121,6 +122,20 @@ def test_no_cell_of_the_table_is_a_formula(acme: Organization, capsys: Any) -> N
     assert "usage-by-model" in response["Content-Disposition"]
     call_command("usage", "export", "--by", "model")
     assert "'=gpt" in capsys.readouterr().out
+
+
+def test_the_page_shows_the_busiest_and_the_table_has_them_all(
+    acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(usage_screen, "SHOWN", 5)
+    seat = desk.sit(acme, Role.AUDITOR)
+    page = seat.get("usage", by="tool")
+    lines = "/admin/ledger/auditrow/?"
+    assert len(desk.links(page, lines)) == 5
+    assert "The 5 with the most calls are shown" in desk.words(page)
+    assert "are shown" not in desk.words(seat.get("usage", by="day"))
+    exported = seat.client.get(desk.url("usage") + "?by=tool&csv=1").content.decode()
+    assert len(list(csv.DictReader(io.StringIO(exported)))) == 20
 
 
 def test_each_line_leads_to_its_rows(acme: Organization) -> None:
