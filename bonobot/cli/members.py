@@ -164,6 +164,7 @@ def _set_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--last-name", metavar="TEXT")
     parser.add_argument("--email", metavar="EMAIL", help="nobody proves it: be sure of it")
     parser.add_argument("--language", choices=["", "en", "de"], help="'': as the browser asks")
+    parser.add_argument("--time-zone", metavar="ZONE", help="such as Europe/Berlin; '': UTC")
 
 
 def _set(cli: Cli, options: argparse.Namespace) -> None:
@@ -171,7 +172,8 @@ def _set(cli: Cli, options: argparse.Namespace) -> None:
     said = {name: getattr(options, name) for name in profiles.OTHERS}
     said = {name: value for name, value in said.items() if value is not None}
     profiles.alter_for(cli.principal, member.user, **said)
-    cli.emit(_member(member) | {"language": member.user.language})
+    own = {name: getattr(member.user, name) for name in ("language", "time_zone")}
+    cli.emit(_member(member) | own)
     cli.say(f"The profile of {options.username} is changed.")
 
 
@@ -224,7 +226,7 @@ VERBS = (
     ),
     Verb(
         "set",
-        "Change a member's name, e-mail address or language.",
+        "Change a member's name, e-mail address, language or time zone.",
         _set,
         _set_arguments,
         ("members set anna --language de", "members set anna --email anna@example.com"),

@@ -12,6 +12,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_time
+from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import (
@@ -96,7 +97,12 @@ class SecretInput(PasswordInput):
 
 
 class WithinFilter(RangeDateTimeFilter):
-    """Rows between two moments of the current time zone; a day without a time means all of it."""
+    """Rows between two moments (UTC); a day without a time means all of it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        untyped: Any = self
+        untyped.title = format_lazy("{} (UTC)", untyped.title)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Keep the rows in between; what is no date narrows nothing."""

@@ -4,12 +4,14 @@ import uuid
 from typing import ClassVar
 
 from django.contrib.auth.models import AbstractUser, UserManager
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models.lookups import In
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.lib import zones
 from bonobot.lib.sealed import SealedTextField
 from bonobot.tenancy.invited import Attempts as Attempts
 from bonobot.tenancy.invited import FactorSecret as FactorSecret
@@ -35,6 +37,15 @@ class People(UserManager.from_queryset(GovernedQuerySet)):  # type: ignore[misc]
     use_in_migrations = False
 
 
+def _is_zone(name: str) -> None:
+    if name not in zones.names():
+        raise ValidationError(
+            _("%(name)r is no time zone: write one such as Europe/Berlin."),
+            code="unknown_zone",
+            params={"name": name},
+        )
+
+
 class User(AbstractUser, Governed):
     """A person. What they may do is said by their memberships, not by Django's permissions.
 
@@ -44,18 +55,27 @@ class User(AbstractUser, Governed):
 
     observed_fields: ClassVar[frozenset[str]] = frozenset(
         {"username", "password", "first_name", "last_name", "email"}
-        | {"is_staff", "last_login", "date_joined", "language"}
+        | {"is_staff", "last_login", "date_joined", "language", "time_zone"}
     )
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     language = models.CharField(
         _("language"),
         max_length=8,
-        choices=[("en", "English"), ("de", "Deutsch")],
+        choices=[("", _("as the browser asks")), ("en", "English"), ("de", "Deutsch")],
         blank=True,
         default="",
         db_default="",
-        help_text=_("Of the pages and of messages; empty: as the browser asks."),
+        help_text=_("Of the pages and of messages."),
+    )
+    time_zone = models.CharField(
+        _("time zone"),
+        max_length=zones.LONGEST,
+        blank=True,
+        default="",
+        db_default="",
+        validators=[_is_zone],
+        help_text=_("Moments are shown by it, such as Europe/Berlin; empty: UTC."),
     )
 
     objects: ClassVar = People()

@@ -24,7 +24,7 @@ from bonobot.tenancy.models import User
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.second_factor import end_sessions, record_own, require_power_over
 
-OWN = ("first_name", "last_name", "language")
+OWN = ("first_name", "last_name", "language", "time_zone")
 OTHERS = (*OWN, "email")
 SALT = "profiles: e-mail"
 SESSIONS_SHOWN = 50
@@ -151,7 +151,8 @@ def _set(user: User, said: dict[str, Any], allowed: tuple[str, ...]) -> list[str
                 field=name,
                 remedy=say("There are: {allowed}.", allowed=", ".join(allowed)),
             )
-        setattr(user, name, _address(value) if name == "email" else value.strip())
+        given = _address(value) if name == "email" else value.strip()
+        setattr(user, name, "" if (name, given) == ("time_zone", "UTC") else given)
     changed = [name for name, value in before.items() if getattr(user, name) != value]
     try:
         user.clean_fields(exclude={field.name for field in user._meta.fields} - set(changed))

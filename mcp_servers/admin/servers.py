@@ -227,7 +227,7 @@ class ServerAdmin(PagedAdmin):
         spans, known = spans_of(server.latest_outages), first_asked(server)
         unknown = unasked_spans(server, now, server.latest_gaps)
         pieces = segments(spans, now - DAY, now, HOURS, known=known, unknown=unknown)
-        return timeline(pieces, "H:i", tiny=True)
+        return timeline(pieces, tiny=True)
 
     @display(description=_("last connected"), ordering="last_connected_at")
     def seen(self, server: Server) -> Any:

@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 
-from django.utils import timezone
-from django.utils.formats import date_format
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
 
+from bonobot.lib import zones
 from bonobot.tenancy.templatetags.bonobot import percent
 from mcp_servers.uptime import Segment
 
 
-def timeline(pieces: Sequence[Segment], moment: str, *, tiny: bool = False) -> SafeString:
-    """Return the pieces as a strip; `moment` is how their beginnings are written (Django's `date`).
+def timeline(pieces: Sequence[Segment], *, tiny: bool = False) -> SafeString:
+    """Return the pieces as a strip, each with the moment that it begins at.
 
     A list shows a thousand pieces, so no template is rendered for them.
     """
@@ -22,9 +21,7 @@ def timeline(pieces: Sequence[Segment], moment: str, *, tiny: bool = False) -> S
     for piece in pieces:
         up = piece.up
         said = nobody if up is None else words.get(up) or percent(up)
-        drawn.append(
-            (piece.tone, f"{date_format(timezone.localtime(piece.begins), moment)} · {said}")
-        )
+        drawn.append((piece.tone, f"{zones.written(piece.begins)} · {said}"))
     return format_html(
         '<div class="bb-strip bb-timeline{}" role="img" aria-label="{}">{}</div>',
         " bb-tiny" if tiny else "",

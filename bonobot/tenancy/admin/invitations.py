@@ -76,7 +76,7 @@ class InvitationAdmin(OperatedAdmin):
     def get_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
         """Show what became of an invitation that there is."""
         return (
-            ("email", "role", "state", "invited_by", "mailed_at", "expires_at", "accepter")
+            ("email", "role", "state", "invited_by", "mailed", "until", "accepter")
             if obj
             else self.fields
         )
@@ -97,6 +97,11 @@ class InvitationAdmin(OperatedAdmin):
     def state(self, invitation: Invitation) -> SafeString:
         """Return what became of it."""
         return state_of(invitation)
+
+    @display(description=_("mailed"))
+    def mailed(self, invitation: Invitation) -> SafeString | str:
+        """Return when its letter went out."""
+        return ago(invitation.mailed_at)
 
     @display(description=_("accepted by"))
     def accepter(self, invitation: Invitation) -> str:

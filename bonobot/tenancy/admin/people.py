@@ -50,7 +50,7 @@ class UserAdmin(DjangoUserAdmin, ScopedAdmin):  # type: ignore[misc]  # both are
     filter_horizontal = ()
     fieldsets = (
         (None, {"fields": ("username", "password")}),
-        (_("Person"), {"fields": ("first_name", "last_name", "email", "language")}),
+        (_("Person"), {"fields": ("first_name", "last_name", "email", "language", "time_zone")}),
         (_("Access"), {"fields": ("is_active", "is_superuser")}),
     )
     add_fieldsets = (

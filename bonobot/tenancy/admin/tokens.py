@@ -129,11 +129,11 @@ class TokenAdmin(OperatedAdmin):
         (_("Bounds"), {"fields": BOUNDS}),
         (
             _("What became of it"),
-            {"fields": ("state", "last_used_at", "expires_at", "revoked_at", "created_at")},
+            {"fields": ("state", "used", "until", "ended", "made_at")},
         ),
     )
     readonly_fields = (
-        *("state", "last_used_at", "expires_at", "revoked_at", "created_at", "key"),
+        *("state", "used", "until", "ended", "made_at", "key"),
         *("user", "client_id", "resource"),
     )
 
@@ -200,6 +200,11 @@ class TokenAdmin(OperatedAdmin):
     def used(self, token: Token) -> SafeString | str:
         """Return when a program came with it last."""
         return ago(token.last_used_at)
+
+    @display(description=_("revoked"), ordering="revoked_at")
+    def ended(self, token: Token) -> SafeString | str:
+        """Return when it was revoked."""
+        return ago(token.revoked_at)
 
     @display(description=_("expires"), ordering="expires_at")
     def until(self, token: Token) -> SafeString | str:

@@ -6,6 +6,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from bonobot.lib import zones
 from bonobot.lib.problems import Forbidden
 from bonobot.tenancy import profiles
 from bonobot.tenancy.api.resources import READ_OR_RUN, Resource
@@ -25,6 +26,7 @@ class PersonShape(Shape):
     last_name = serializers.CharField()
     email = serializers.CharField()
     language = serializers.ChoiceField(LANGUAGES)
+    time_zone = serializers.CharField(help_text="Of what screens show; times here are UTC.")
 
 
 class MeShape(Shape):
@@ -40,7 +42,11 @@ class MeShape(Shape):
 
 
 @extend_schema_serializer(
-    examples=[OpenApiExample("In German", {"language": "de"}, request_only=True)]
+    examples=[
+        OpenApiExample(
+            "In German", {"language": "de", "time_zone": "Europe/Berlin"}, request_only=True
+        )
+    ]
 )
 class MeBody(Shape):
     """What people say of themselves."""
@@ -48,6 +54,12 @@ class MeBody(Shape):
     first_name = serializers.CharField(max_length=150, allow_blank=True, required=False)
     last_name = serializers.CharField(max_length=150, allow_blank=True, required=False)
     language = serializers.ChoiceField(LANGUAGES, required=False, help_text="Empty: the browser's.")
+    time_zone = serializers.CharField(
+        max_length=zones.LONGEST,
+        allow_blank=True,
+        required=False,
+        help_text="An IANA name such as Europe/Berlin; empty: UTC.",
+    )
 
 
 class EndedShape(Shape):

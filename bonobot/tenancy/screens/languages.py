@@ -1,4 +1,4 @@
-"""Languages: a person's own goes before what their browser asks for."""
+"""Languages and clocks: a person's own language goes before what their browser asks for."""
 
 from typing import Any
 
@@ -7,13 +7,14 @@ from django.http import HttpRequest, HttpResponse
 from django.utils import translation
 from django.views.i18n import set_language
 
+from bonobot.lib import zones
 from bonobot.tenancy import profiles
 
 PARAMETER = "language"
 
 
 class SignedIn(LoginRequiredMiddleware):
-    """Ask for a sign-in where one is needed, and speak the language of whoever has one.
+    """Ask for a sign-in where one is needed; speak the language of whoever has one, by their clock.
 
     Both in one step, since both need the person: no other request loads them.
     """
@@ -22,11 +23,17 @@ class SignedIn(LoginRequiredMiddleware):
         self, request: HttpRequest, view_func: Any, view_args: Any, view_kwargs: Any
     ) -> Any:
         """Return the way to the sign-in, or None to go on."""
+        zones.read_in(getattr(request.user, "time_zone", ""))
         own = getattr(request.user, "language", "")
         if own:
             translation.activate(own)
             request.LANGUAGE_CODE = translation.get_language()
         return super().process_view(request, view_func, view_args, view_kwargs)
+
+    def process_response(self, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        """Leave the thread, which answers others next, with the clock of all."""
+        zones.read_in("")
+        return response
 
 
 def choose(request: HttpRequest) -> HttpResponse:

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext as _n
 
+from bonobot.lib import zones
 from bonobot.lib.admin import Select, TextInput
 from bonobot.lib.problems import Problem
 from bonobot.tenancy import letters, profiles
@@ -22,8 +23,28 @@ from bonobot.tenancy.screens.answers import View, refuse, screen
 from bonobot.tenancy.second_factor import has_second_factor
 
 
+def _zones() -> list[tuple[str, Any]]:
+    """Return the zones by area, as a list to choose from has them."""
+    areas: dict[str, list[tuple[str, str]]] = {}
+    for name in sorted(zones.names()):
+        area, _slash, place = name.partition("/")
+        areas.setdefault(area, []).append((name, place.replace("_", " ")))
+    return [("", "UTC"), *areas.items()]
+
+
 class ProfileForm(forms.ModelForm):
     """What people say about themselves."""
+
+    time_zone = forms.ChoiceField(
+        label=_("Time zone"),
+        choices=_zones,
+        required=False,
+        widget=Select,
+        help_text=_(
+            "Moments are shown by it. Days of reports and budgets, and what filters ask for, stay "
+            "UTC."
+        ),
+    )
 
     class Meta:
         model = User

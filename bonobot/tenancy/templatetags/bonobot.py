@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any
 
 from django import template
-from django.template.defaultfilters import date
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -15,6 +14,7 @@ from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy as _lazy
 
+from bonobot.lib import zones
 from bonobot.lib.highlighting import LONGEST_SHOWN, highlighted, sentence
 from bonobot.lib.translating import localized, ours
 from bonobot.lib.untrusted import visible
@@ -122,8 +122,26 @@ def ago(moment: Any) -> SafeString | str:
         text = _("in %(time)s") % {"time": timesince(now, moment, depth=1)}
     else:
         text = _("%(time)s ago") % {"time": timesince(moment, now, depth=1)}
-    exact = date(timezone.localtime(moment), "Y-m-d H:i:s T")
-    return format_html('<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact, text)
+    return _time(moment, zones.written(moment, seconds=True), text)
+
+
+@register.filter
+def moment(value: datetime | None, precision: str = "") -> SafeString | str:
+    """Return a moment by the reader's clock, as a `time` element; `seconds` tells those, too."""
+    if value is None:
+        return "–"
+    return _time(value, "", zones.written(value, seconds=precision == "seconds"))
+
+
+@register.filter
+def clock(value: datetime, precision: str = "") -> str:
+    """Return a moment by the reader's clock, for an attribute."""
+    return zones.written(value, seconds=precision == "seconds")
+
+
+def _time(value: datetime, title: str, text: str) -> SafeString:
+    told = format_html(' title="{}"', title) if title else ""
+    return format_html('<time datetime="{}"{}>{}</time>', value.isoformat(), told, text)
 
 
 @register.filter

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.core import mail
@@ -14,9 +15,11 @@ from django.utils import translation
 from time_machine import travel
 
 from bonobot.ledger.models import AuditRow
-from bonobot.tenancy.models import Organization, User
+from bonobot.lib import zones
+from bonobot.tenancy.models import Membership, Organization, Token, User
 from bonobot.tenancy.resets import mail_resets
 from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
 from tests import rest
 from tests.agents import casting
 
@@ -203,3 +206,60 @@ def test_the_command_line_changes_a_member(anna: User, acme: Organization) -> No
     client = signed_in()
     call_command("members", "sign-out", "anna", "--org", acme.slug)
     assert client.get(reverse("admin:profile")).status_code == 302
+
+
+def test_moments_follow_a_persons_time_zone_and_reports_do_not(
+    anna: User, acme: Organization
+) -> None:
+    Membership.objects.filter(user=anna).update(role=Role.OWNER)
+    client = signed_in()
+    at = datetime(2026, 1, 1, 23, 30, tzinfo=UTC)
+    token, _text = issue(casting.administrator(acme), name="t", role=Role.MEMBER)
+    Token.objects.filter(pk=token.pk).update(created_at=at)
+    page = reverse("admin:tenancy_token_changelist")
+    usage = reverse("admin:usage")
+    assert b'title="2026-01-01 23:30:00 UTC"' in client.get(page).content
+    before = marks(client.get(usage))
+    form = {"first_name": "", "last_name": "", "language": "", "time_zone": "Europe/Berlin"}
+    assert client.post(reverse("admin:profile"), form).status_code == 302
+    anna.refresh_from_db()
+    assert anna.time_zone == "Europe/Berlin"
+    told = client.get(page).content.decode()
+    assert 'title="2026-01-02 00:30:00 CET"' in told
+    assert at.isoformat() in told  # what programs read of the page
+    assert marks(client.get(usage)) == before
+    other = Client()
+    assert zones.written(at) == "2026-01-01 23:30 UTC"  # whoever this thread answers next
+    assert other.get(reverse("admin:login")).status_code == 200
+
+
+def marks(answer: Any) -> str:
+    """Return the day that a report begins on."""
+    found = re.search(r"\d{4}-\d\d-\d\d 00:00", answer.content.decode())
+    assert found is not None
+    return found[0]
+
+
+@pytest.mark.parametrize("zone", ["Mars/Olympus", "EST5EDT", "../Berlin", "europe/berlin"])
+def test_what_is_no_time_zone_is_refused(anna: User, zone: str) -> None:
+    client = signed_in()
+    said = client.patch("/api/me", {"time_zone": zone}, content_type="application/json")
+    assert (said.status_code, said.json()["field"]) == (400, "time_zone")
+    anna.refresh_from_db()
+    assert anna.time_zone == ""
+
+
+def test_rest_and_the_command_line_set_a_time_zone(anna: User, acme: Organization) -> None:
+    client = signed_in()
+    said = client.patch("/api/me", {"time_zone": "Asia/Tokyo"}, content_type="application/json")
+    assert said.json()["person"]["time_zone"] == "Asia/Tokyo"
+    call_command("members", "set", "anna", "--time-zone", "Europe/Paris", "--org", acme.slug)
+    assert client.get("/api/me").json()["person"]["time_zone"] == "Europe/Paris"
+    client.patch("/api/me", {"time_zone": "UTC"}, content_type="application/json")
+    assert client.get("/api/me").json()["person"]["time_zone"] == ""
+
+
+def test_a_language_that_nobody_chose_says_what_it_means(anna: User) -> None:
+    page = signed_in().get(reverse("admin:profile")).content.decode()
+    assert "as the browser asks" in page
+    assert "---------" not in page
