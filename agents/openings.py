@@ -182,12 +182,12 @@ def _server(snapshot: Snapshot, target: Target | None) -> ServerFacts | None:
 
 
 def _action(request: Request, snapshot: Snapshot) -> str:
-    action = {
-        "resources/read": "resource_read",
-        "prompts/get": "prompt_get",
-        "completion/complete": "completion",
-    }.get(request.method, "tool_call")
-    return f"agent_{action}" if snapshot.agent_id else action
+    alone, of_agent = {
+        "resources/read": ("resource_read", "agent_resource_read"),
+        "prompts/get": ("prompt_get", "agent_prompt_get"),
+        "completion/complete": ("completion", "agent_completion"),
+    }.get(request.method, ("tool_call", "agent_tool_call"))
+    return of_agent if snapshot.agent_id else alone
 
 
 def _resource_type(request: Request, target: Target | None) -> str:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.utils.translation.template import templatize
 
+from tests.actions import actions, called
 from tests.architecture.sources import Source, product
 from tests.parts import ROOT
 from tests.wording import english, sentences
@@ -93,6 +94,7 @@ def messages() -> set[Message]:
     for source in sources:
         found.update(_in_python(source.tree, says=not english(source)))
     found.update(_scheduled(sources))
+    found.update(Message(called(code)) for code in actions(sources))
     found.update(_of_presets(json.loads(PRESETS.read_text(encoding="utf-8"))["presets"]))
     for path in (ROOT / "templates").rglob("*.html"):
         found.update(_in_template(path.read_text(encoding="utf-8")))

@@ -10,6 +10,9 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin import audit_checking, audit_filters, audit_searching
@@ -58,6 +61,11 @@ class KindFilter(DropdownFilter):
 
 class Copied(FieldTextFilter):
     """A copied name, looked for by a part of it."""
+
+
+def action_name(code: str) -> str:
+    """Return what an action is called; the catalogue has each that the sources record."""
+    return _t(code.replace("_", " "))
 
 
 @register(AuditRow)
@@ -144,9 +152,9 @@ class AuditAdmin(ScopedAdmin):
         return badge_html(row.outcome, row.code or row.outcome, row.rule)
 
     @display(description=_("action"), ordering="action")
-    def what(self, row: AuditRow) -> str:
-        """Return what was done."""
-        return row.action.replace("_", " ")
+    def what(self, row: AuditRow) -> SafeString:
+        """Return what was done, with its code."""
+        return format_html('<span title="{}">{}</span>', row.action, action_name(row.action))
 
     @display(description=_("on"), ordering="resource_name")
     def on_what(self, row: AuditRow) -> str:
@@ -202,9 +210,9 @@ class AuditAdmin(ScopedAdmin):
         return screen(
             request,
             "audit/row.html",
-            title=str(row),
+            title=f"{action_name(row.action)}: {row.resource_name or row.tool_name}",
             row=row,
-            action=self.what(row),
+            action=action_name(row.action),
             opts=self.opts,
             opened=_parsed(row.opened),
             closed=_parsed(row.closed),

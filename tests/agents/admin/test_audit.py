@@ -5,9 +5,10 @@ from uuid import uuid4
 import pytest
 from django.db.models import QuerySet
 from django.http import HttpResponse
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from agents.admin import audit
+from agents.admin.audit import action_name
 from bonobot.ledger import searching
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import record
@@ -15,7 +16,9 @@ from bonobot.ledger.models import AuditRow
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Role
 from tests import desk
+from tests.actions import called
 from tests.agents import casting
+from tests.screens import fill
 
 pytestmark = pytest.mark.django_db
 
@@ -186,3 +189,23 @@ def test_an_export_of_a_search_holds_all_that_fits(
     monkeypatch.setattr(audit, "download", download)
     page = seat.client.get(desk.url("ledger_auditrow_export"), {"q": "needle"})
     assert page.content.decode() == str(past[0].pk)
+
+
+def test_actions_are_called_by_their_names_in_the_readers_language(
+    acme: Organization, seat: desk.Desk
+) -> None:
+    row = happened(acme)
+    seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
+    rows = seat.get("ledger_auditrow_changelist")
+    assert 'title="server_added"' in rows
+    assert "Server hinzugefügt" in rows
+    assert "Server hinzugefügt" in seat.get("ledger_auditrow_change", row.pk)
+
+
+def test_every_action_that_was_recorded_has_its_german(acme: Organization) -> None:
+    fill(acme)
+    codes = set(AuditRow.objects.of(acme.pk).values_list("action", flat=True))
+    assert len(codes) > 12
+    with translation.override("de"):
+        named = {code: action_name(code) for code in codes}
+    assert not [code for code, name in named.items() if name == called(code)]
