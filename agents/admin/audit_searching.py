@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
-from django.contrib.admin.views.main import PAGE_VAR, SEARCH_VAR
+from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
@@ -13,10 +13,12 @@ from django.utils import timezone
 from bonobot.ledger import searching
 from bonobot.lib.admin import WithinFilter
 
-# What is looked for by a part of it.
-NAMES = ("code", "agent_name", "server_name", "tool_name")
-PARTS = (SEARCH_VAR, *(f"{name}__icontains" for name in NAMES))
-UNTIL = "opened_at_to"
+WHEN = "opened_at"
+UNTIL = f"{WHEN}_to"
+# What of an address narrows nothing: the page, the form of a file, marks of Django's admin.
+NARROWS_NOTHING = frozenset({PAGE_VAR, "form", "e", "all", "_changelist_filters"})
+# The list's order by its first column, the time, is the order of the indexes.
+BY_TIME = frozenset({"", "1", "-1"})
 
 
 class AskedFilter(WithinFilter):
@@ -33,11 +35,12 @@ class AskedFilter(WithinFilter):
 
 def within_reach(request: HttpRequest, organization_id: UUID, rows: QuerySet[Any]) -> QuerySet[Any]:
     """Return the rows that a search looks at; `request.looked_since` tells where it stopped."""
-    if not any(request.GET.get(name, "").strip() for name in PARTS):
-        return rows
     since, until = getattr(request, "asked_within", (None, None))
-    found = searching.reach(organization_id, until=until, of=_of(request))
-    if found is None or (since is not None and found <= since):
+    if until is not None:
+        until += searching.TICK  # the list shows rows of that moment, too
+    search = searching.Search(organization_id, _asked(request), since=since, until=until)
+    found = search.looks_to()
+    if found is None:
         return rows
     request.looked_since = found  # type: ignore[attr-defined]
     return rows.filter(opened_at__gte=found)
@@ -54,11 +57,19 @@ def further(request: HttpRequest) -> dict[str, Any] | None:
     return {"since": since, "rows": searching.LOOKED_AT, "query": urlencode(asked, doseq=True)}
 
 
-def _of(request: HttpRequest) -> dict[str, UUID]:
-    found = {}
-    for name in searching.OF:
-        try:
-            found[name] = UUID(request.GET.get(name, ""))
-        except ValueError:
+def _asked(request: HttpRequest) -> searching.Asked:
+    """Return what the list is narrowed by; anything that isn't known to be quick isn't."""
+    indexed: dict[str, str] = {}
+    otherwise = False
+    for name, values in request.GET.lists():
+        given = [value.strip() for value in values if value.strip()]
+        if not given or name in NARROWS_NOTHING or name.startswith(f"{WHEN}_"):
             continue
-    return found
+        column = name.removesuffix("__exact").removesuffix("__in")
+        if name == ORDER_VAR:
+            otherwise |= given[-1] not in BY_TIME
+        elif column in searching.INDEXED and len(given) == 1 and "," not in given[0]:
+            indexed[column] = given[0]
+        else:
+            otherwise = True
+    return searching.Asked(indexed, otherwise=otherwise)

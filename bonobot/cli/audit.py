@@ -3,37 +3,53 @@
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
 from bonobot.cli.group import Cli, Failed, Verb, moment, table
 from bonobot.cli.replaying import REPLAY
-from bonobot.ledger import anchors, archiving, exporting, retention
+from bonobot.ledger import anchors, archiving, exporting, retention, searching
 from bonobot.ledger.anchors import Anchor
 from bonobot.ledger.entries import EVENT_TYPES
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.verify import Report, step, verify_exported
 from bonobot.lib.problems import Invalid
+from bonobot.tenancy.api.audit import AuditFilter
+
+# What `list` and REST's list are narrowed by in the same words.
+NARROWED_BY = {
+    "agent": "only this agent's, by id or name",
+    "server": "only this server's, by id or name",
+    "tool": "only this tool's",
+    "session": "only this session's, by id",
+    "action": "only this action, `agent_added`",
+    "code": "only refusals and errors with this code",
+    "rule": "only what this rule decided",
+    "decision": "allow, deny, ask",
+    "resource": "only what was done to the thing of this id",
+    "actor": "only what this person or program did, by id or name",
+    "outcome": "ok, error, refused, unknown, cancelled",
+}
 
 
 def _list_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=int, default=50, help="newest rows (default: 50)")
-    parser.add_argument("--agent", metavar="NAME", help="only this agent's")
-    parser.add_argument("--server", metavar="NAME", help="only this server's")
+    parser.add_argument("--search", metavar="WORDS", help="words of names, codes and arguments")
     parser.add_argument("--event", choices=EVENT_TYPES, help="only this kind of event")
-    parser.add_argument("--outcome", help="ok, error, refused, unknown, cancelled")
+    for name, told in NARROWED_BY.items():
+        parser.add_argument(f"--{name}", help=told)
+    parser.add_argument("--since", type=moment, metavar="TIME", help="2026-11-01, or 7d, 12h")
+    parser.add_argument("--until", type=moment, metavar="TIME")
 
 
 def _list(cli: Cli, options: argparse.Namespace) -> None:
-    rows = AuditRow.objects.filter(organization_id=cli.principal.organization_id)
-    wanted = {
-        "agent_name": options.agent,
-        "server_name": options.server,
-        "outcome": options.outcome,
-        "event_type": options.event,
-    }
-    rows = rows.filter(**{name: value for name, value in wanted.items() if value})
-    found = [_row(row) for row in rows.order_by("-seq")[: max(options.limit, 0)]]
+    filters = _filters(cli, options)
+    rows, most = filters.qs, max(options.limit, 0)
+    looked_to = filters.search(cli.principal.organization_id).looks_to()
+    if looked_to is not None:
+        rows = rows.filter(opened_at__gte=looked_to)
+    found = [_row(row) for row in rows[:most]]
     shown = [
         (
             f"{row['at']:%Y-%m-%d %H:%M:%S}",
@@ -50,6 +66,28 @@ def _list(cli: Cli, options: argparse.Namespace) -> None:
         found,
         table("TIME", "ACTION", "RESOURCE", "ACTOR", "OUTCOME", "CODE", rows=shown, empty=empty),
     )
+
+    if looked_to is not None and len(found) < most:
+        looked = f"Looked through {searching.LOOKED_AT:,} rows."
+        onward = f"Further back: --until {looked_to.isoformat()}"
+        cli.remark(f"{looked} {onward}", {"looked_to": looked_to.isoformat()})
+
+
+def _filters(cli: Cli, options: argparse.Namespace) -> AuditFilter:
+    """Return what is looked for, read as REST reads it; raises `Invalid` naming the option."""
+    given = {name: getattr(options, name) for name in (*NARROWED_BY, "since", "until")}
+    given |= {"q": options.search, "event_type": options.event}
+    asked = {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in given.items()
+        if value
+    }
+    rows = AuditRow.objects.of(cli.principal.organization_id).defer("opened", "closed")
+    filters = AuditFilter(asked, queryset=rows)
+    if not filters.is_valid():
+        name, errors = next(iter(filters.errors.items()))
+        raise Invalid(str(errors[0]), field=f"--{name}")
+    return filters
 
 
 def _row(row: AuditRow) -> dict[str, Any]:
@@ -244,7 +282,11 @@ VERBS = (
         "List what happened, newest first.",
         _list,
         _list_arguments,
-        ("audit list", "audit list --outcome refused --json"),
+        (
+            "audit list",
+            "audit list --outcome refused --json",
+            "audit list --search invoice --since 7d",
+        ),
     ),
     Verb(
         "verify",

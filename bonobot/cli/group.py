@@ -86,6 +86,13 @@ class Cli:
         if not self.as_json:
             self.out.print(text, markup=False)
 
+    def remark(self, text: str, facts: Mapping[str, Any]) -> None:
+        """Tell on stderr what isn't part of the answer: a sentence, or its facts as JSON."""
+        if self.as_json:
+            self.err.file.write(json.dumps(facts, default=str, ensure_ascii=False) + "\n")
+        else:
+            self.err.print(text, markup=False)
+
     def waiting(self, text: str) -> AbstractContextManager[Any]:
         """Show that something takes a while, on a terminal."""
         if self.as_json or not self.err.is_terminal:

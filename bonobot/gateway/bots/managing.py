@@ -218,7 +218,7 @@ def _flat(schema: Mapping[str, Any]) -> tuple[bool, Form]:
 
 def _answer(tool: Mapping[str, Any]) -> dict[str, Any]:
     answer: dict[str, Any] = _terse(tool.get("outputSchema", REMOVED))
-    if set(answer["properties"]) != {"results", "next"}:
+    if not set(answer["properties"]) >= {"results", "next"}:
         return answer
     after = {
         "type": ["string", "null"],

@@ -98,7 +98,7 @@ def _problem(found: Mapping[str, Any]) -> Problem:
 
 def _with_cursor(found: Any) -> Any:
     """Return a page whose `next` is the cursor alone: there is no address to follow here."""
-    if not isinstance(found, dict) or set(found) != {"results", "next"}:
+    if not isinstance(found, dict) or not set(found) >= {"results", "next"}:
         return found
     asked = parse_qs(urlsplit(found["next"] or "").query)
     return found | {"next": asked.get("cursor", [None])[0]}

@@ -1,6 +1,7 @@
 """The audit, read: who did what, what was decided, and what came of it (FEATURES A9, D12)."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,9 @@ from rest_framework.response import Response
 from bonobot.ledger.entries import EVENT_TYPES
 from bonobot.ledger.exporting import MEDIA, Form
 from bonobot.ledger.models import AuditQuerySet, AuditRow
+from bonobot.ledger.searching import Asked, Search, containing
 from bonobot.tenancy.api.filters import Filters
+from bonobot.tenancy.api.pages import PagesOfASearch
 from bonobot.tenancy.api.resources import Resource, found_or_404
 from bonobot.tenancy.api.schema import operation
 from bonobot.tenancy.api.shapes import Shape
@@ -38,8 +41,34 @@ class AuditFilter(Filters):
     decision = django_filters.ChoiceFilter(choices=AuditRow.Decision.choices)
     code = django_filters.CharFilter(field_name="code")
     actor = django_filters.CharFilter(method="by_actor", label="Id or name of who acted")
+    rule = django_filters.CharFilter(field_name="rule")
+    resource = django_filters.CharFilter(
+        field_name="resource_id", label="Id of what it was done to"
+    )
+    q = django_filters.CharFilter(
+        method="by_words", label="Words that names, codes or arguments contain, all of them"
+    )
     since = django_filters.IsoDateTimeFilter(field_name="opened_at", lookup_expr="gte")
     until = django_filters.IsoDateTimeFilter(field_name="opened_at", lookup_expr="lt")
+
+    def search(self, organization_id: UUID) -> Search:
+        """Return how far this looks; call it once the filters are found valid."""
+        given = {name: value for name, value in self.form.cleaned_data.items() if value}
+        since, until, _form = (given.pop(name, None) for name in ("since", "until", "form"))
+        found = {column: given.pop(name) for name, column in self._columns(given)}
+        asked = Asked(found, otherwise=bool(given))
+        return Search(organization_id, asked, since=since, until=until)
+
+    @staticmethod
+    def _columns(given: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Return the filters that are one column of an index, with that column."""
+        plain = [("session", "session_id"), ("code", "code"), ("outcome", "outcome")]
+        ids = [(name, f"{name}_id") for name in ("agent", "server") if _uuid(given.get(name, ""))]
+        return [(name, column) for name, column in (*plain, *ids) if name in given]
+
+    def by_words(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
+        """Keep what has all the words."""
+        return rows.filter(containing(value))
 
     def by_agent(self, rows: AuditQuerySet, name: str, value: str) -> AuditQuerySet:
         """Keep what an agent did."""
@@ -120,6 +149,7 @@ class Audit(Resource):
     rules = {"GET": Action.VIEW_AUDIT}
     queryset = AuditRow.objects.none()
     filterset_class = AuditFilter
+    pagination_class = PagesOfASearch
     ordering = ("-opened_at", "-seq")
     orderings = ("opened_at", "seq")
 
@@ -128,6 +158,13 @@ class Audit(Resource):
         """List calls and events, the latest first."""
         rows = AuditRow.objects.of(self.organization_id).defer("opened", "closed")
         return self.listed(rows, AuditShape)
+
+    @property
+    def search(self) -> Search:
+        """How far the list looks for what is asked; the filters were read before."""
+        filters = AuditFilter(self.request.query_params, queryset=AuditRow.objects.none())
+        filters.is_valid()
+        return filters.search(self.organization_id)
 
 
 class AuditExportFilter(AuditFilter):

@@ -62,6 +62,6 @@ def narrow(serializer: Any, wanted: frozenset[str] | None) -> Any:
 
 def part_of(data: Any, wanted: frozenset[str]) -> Any:
     """Return an answer with the wanted members only: of its rows, where it is a list."""
-    if set(data) == {"results", "next"}:
+    if set(data) >= {"results", "next"}:
         return {**data, "results": [part_of(row, wanted) for row in data["results"]]}
     return {name: value for name, value in data.items() if name in wanted}

@@ -1,14 +1,16 @@
 """Lists in pages: `{"results": […], "next": …}`, where `next` is the address of the next page."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any, ClassVar, TypeVar
 
 from django.core.exceptions import ValidationError
 from rest_framework.exceptions import NotFound
-from rest_framework.pagination import CursorPagination
+from rest_framework.pagination import Cursor, CursorPagination
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
+from bonobot.ledger.searching import LOOKED_AT, Search
 from bonobot.lib.problems import Invalid
 from bonobot.lib.sayings import say
 from bonobot.tenancy.api.choosing import pattern
@@ -24,6 +26,8 @@ class Pages(CursorPagination):
     page_size_query_param = "limit"
     max_page_size = 500
     ordering: Any = ("-created_at", "-pk")
+    # What stands beside the rows of a last page.
+    nothing_more: ClassVar[dict[str, None]] = {"next": None}
     # Rows of one transaction may share their time; a page must be able to begin among them.
     offset_cutoff = 100_000
 
@@ -41,6 +45,7 @@ class Pages(CursorPagination):
     def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> list[Any] | None:
         """Return one page; raises `Invalid` (code `bad_cursor`) for a cursor that isn't ours."""
         try:
+            queryset = self.bounded(queryset, request, view)
             return super().paginate_queryset(queryset, request, view)
         except (NotFound, ValidationError, ValueError):
             raise Invalid(
@@ -49,6 +54,10 @@ class Pages(CursorPagination):
                 field="cursor",
                 remedy="Follow `next` as it was given, or begin without a cursor.",
             ) from None
+
+    def bounded(self, queryset: Any, request: Any, view: Any) -> Any:
+        """Return the rows that one page may be made of."""
+        return queryset
 
     def get_ordering(self, request: Any, queryset: Any, view: Any) -> tuple[str, ...]:
         """Return the ordering that is asked for, else the view's own, if it has one.
@@ -110,6 +119,64 @@ class Pages(CursorPagination):
                 },
             },
         }
+
+
+class PagesOfASearch(Pages):
+    """Pages of what may have to be found by reading rows: such a page stops before it is full.
+
+    Its view has `search` (a `Search`), and sorts by the time of rows.
+    """
+
+    nothing_more: ClassVar[dict[str, None]] = {"next": None, "looked_to": None}
+    looked_to: datetime | None = None
+
+    def bounded(self, queryset: Any, request: Any, view: Any) -> Any:
+        """Return the rows up to where this page looks."""
+        search: Search = view.search
+        if not search.asked.needs_reading:
+            return queryset
+        by = self.get_ordering(request, queryset, view)[0]
+        if by.removeprefix("-") != "opened_at":
+            raise Invalid(
+                "These rows must be looked for by their time.",
+                code="unknown_ordering",
+                field=ORDERING,
+                remedy=say("Order them by `{by}`, or narrow them by less.", by="opened_at"),
+            )
+        cursor = self.decode_cursor(request)
+        if cursor is not None and cursor.reverse:
+            raise NotFound  # none of ours goes back
+        back = by.startswith("-")
+        self.looked_to = search.looks_to(cursor.position if cursor else None, back=back)
+        if self.looked_to is None:
+            return queryset
+        return queryset.filter(**{f"opened_at__{'gte' if back else 'lte'}": self.looked_to})
+
+    def get_next_link(self) -> str | None:
+        """Return the next page's address: more of what was looked at, else what lies behind."""
+        link = super().get_next_link()
+        if link is None and self.looked_to is not None:
+            link = self.encode_cursor(Cursor(0, reverse=False, position=str(self.looked_to)))
+        return link
+
+    def get_paginated_response(self, data: Any) -> Response:
+        """Return the page and up to when it looked."""
+        answer = super().get_paginated_response(data)
+        answer.data["looked_to"] = self.looked_to
+        return answer
+
+    def get_paginated_response_schema(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Describe the same for OpenAPI."""
+        page = super().get_paginated_response_schema(schema)
+        page["required"].append("looked_to")
+        page["properties"]["looked_to"] = {
+            "type": ["string", "null"],
+            "format": "date-time",
+            "description": f"Where rows had to be read to find these: up to when this page looked, "
+            f"at {LOOKED_AT:,} rows at most; `next` goes on from there, also where this page is "
+            "empty. Null: it looked at all that there was.",
+        }
+        return page
 
 
 def asked_ordering(request: Any, names: Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ every operation lists the problems that it can answer with.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -148,12 +148,13 @@ class ResourceSchema(AutoSchema):
         found = super()._get_response_bodies(direction)
         for code, answer in found.items():
             content = answer.get("content", {}).get("application/json", {})
-            example = example_of(content.get("schema", {}).get("$ref", ""))
+            around = getattr(self.view, "pagination_class", Pages).nothing_more
+            example = example_of(content.get("schema", {}).get("$ref", ""), around)
             if code.startswith("2") and example is not None:
                 content.setdefault("examples", {"answer": {"value": example}})
         if names := choosing.choosable(self.view, self.method):
             found["200"]["content"][choosing.PART_JSON] = {
-                "schema": _part(names, many=self._is_list_view())
+                "schema": _part(names, self.view.paginator if self._is_list_view() else None)
             }
         ref = self.resolve_serializer(ProblemDetails, "response").ref
         for status in self._problem_statuses():
@@ -216,12 +217,15 @@ class BearerToken(OpenApiAuthenticationExtension):
         }
 
 
-def example_of(ref: str) -> Any:
-    """Return an example of the answer that a schema's address names, None where there is none."""
+def example_of(ref: str, around: Mapping[str, Any]) -> Any:
+    """Return an example of the answer that a schema's address names, None where there is none.
+
+    `around` is what stands beside the rows of a page.
+    """
     name = ref.rpartition("/")[2]
     if rows := _PAGES.fullmatch(name):
         row = _answers().get(rows[1])
-        return None if row is None else {"results": [row], "next": None}
+        return None if row is None else {"results": [row], **around}
     return _answers().get(name)
 
 
@@ -240,8 +244,9 @@ def _choice(names: tuple[str, ...]) -> OpenApiParameter:
     )
 
 
-def _part(names: tuple[str, ...], *, many: bool) -> dict[str, Any]:
+def _part(names: tuple[str, ...], pages: Any | None) -> dict[str, Any]:
     part = {"type": "object", "propertyNames": {"enum": list(names)}, "additionalProperties": True}
-    if not many:
+    if pages is None:
         return part
-    return Pages().get_paginated_response_schema({"type": "array", "items": part})
+    found: dict[str, Any] = pages.get_paginated_response_schema({"type": "array", "items": part})
+    return found

@@ -170,14 +170,39 @@ def test_a_search_within_a_time_that_it_reaches_offers_nothing_further(
     assert page.context_data["further"] is None
 
 
-def test_names_are_looked_for_as_far_and_lists_without_a_search_go_on(
-    past: list[AuditRow], seat: desk.Desk
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"tool_name__icontains": "nothing"},
+        {"kind": "call"},
+        {"decision__exact": "deny"},
+        {"rule": "nothing"},
+        {"resource_id": "nothing"},
+        {"outcome__in": "refused,error"},
+        {"o": "-8"},
+    ],
+)
+def test_what_no_index_finds_is_looked_for_as_far(
+    past: list[AuditRow], seat: desk.Desk, query: dict[str, str]
 ) -> None:
-    page = seat.client.get(
-        desk.url("ledger_auditrow_changelist"), {"tool_name__icontains": "nothing"}
-    )
+    page = seat.client.get(desk.url("ledger_auditrow_changelist"), query)
     assert "Look further back" in page.content.decode()
-    assert "Look further back" not in seat.get("ledger_auditrow_changelist")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [{}, {"outcome__in": "refused"}, {"code": "nothing"}, {"session_id": str(uuid4())}, {"o": "1"}],
+)
+def test_what_an_index_finds_is_listed_to_its_end(
+    past: list[AuditRow], seat: desk.Desk, query: dict[str, str]
+) -> None:
+    page = seat.client.get(desk.url("ledger_auditrow_changelist"), query)
+    assert page.context_data["further"] is None
+
+
+def test_more_words_than_a_search_takes_are_refused(acme: Organization, seat: desk.Desk) -> None:
+    query = {"q": " ".join(["word"] * 17)}
+    assert seat.client.get(desk.url("ledger_auditrow_changelist"), query).status_code == 400
 
 
 def test_an_export_of_a_search_holds_all_that_fits(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from bonobot.ledger import searching
 from bonobot.ledger.models import AuditRow, Verification
 from bonobot.ledger.tasks import export_heads
 from bonobot.tenancy.models import Organization
@@ -32,6 +33,34 @@ def test_what_happened_is_listed_and_narrowed(bonobot: Bonobot) -> None:
     actions = [row["action"] for row in bonobot("audit", "list", "--json").json]
     assert "agent_added" in actions
     assert bonobot("audit", "list", "--outcome", "refused", "--json").json == []
+
+
+def test_words_are_searched_and_narrowed_by_the_names_of_rest(bonobot: Bonobot) -> None:
+    (row,) = bonobot(
+        "audit", "list", "--search", "helper", "--action", "agent_added", "--json"
+    ).json
+    assert row["resource"] == "Helper"
+    assert bonobot("audit", "list", "--search", "helper", "--until", "1d", "--json").json == []
+    ran = bonobot("audit", "list", "--outcome", "great", "--json")
+    assert (ran.status, ran.error["field"]) == (1, "--outcome")
+
+
+def test_a_search_says_where_to_go_on(
+    bonobot: Bonobot, acme: Organization, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    casting.agent(acme, "another")
+    monkeypatch.setattr(searching, "LOOKED_AT", 1)
+    found: list[str] = []
+    onward: list[str] = []
+    while len(onward) < 20:
+        ran = bonobot("audit", "list", "--search", "helper", *onward[-2:], "--json")
+        assert len(ran.json) <= 1
+        found += [row["resource"] for row in ran.json]
+        if not ran.err:
+            break
+        onward += ["--until", json.loads(ran.err)["looked_to"]]
+    assert "Helper" in found
+    assert len(onward) > 2
 
 
 def test_a_sound_audit_is_unbroken_and_compared_with_kept_heads(

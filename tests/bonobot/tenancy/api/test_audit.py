@@ -1,13 +1,17 @@
 """The audit over REST."""
 
 from datetime import timedelta
+from urllib.parse import quote
 
 import pytest
+import time_machine
 from asgiref.sync import async_to_sync
 from django.utils import timezone
 
 from agents.models import Agent
-from bonobot.ledger import exporting
+from bonobot.ledger import exporting, searching
+from bonobot.ledger.actors import Actor
+from bonobot.ledger.changes import record
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.verify import verify_exported
 from bonobot.tenancy.downloads import download
@@ -33,6 +37,20 @@ def helper(acme: Organization) -> Agent:
 @pytest.fixture
 def auditor(acme: Organization, helper: Agent) -> Rest:
     return rest.as_role(acme, Role.AUDITOR)
+
+
+def happened(where: Organization, name: str, **details: str) -> AuditRow:
+    pk = record(
+        organization_id=where.pk,
+        actor=Actor("user", "1", "anna"),
+        action="server_added",
+        resource_type="mcp_server",
+        resource_id="1",
+        resource_name=name,
+        details=details,
+    )
+    row: AuditRow = AuditRow.objects.get(pk=pk)
+    return row
 
 
 def actions(answer: rest.Answer) -> list[str]:
@@ -62,6 +80,19 @@ def test_rows_are_found_by_action_actor_time_and_outcome(auditor):
 @pytest.mark.parametrize("name", ["agent", "server", "session", "tool", "code"])
 def test_rows_are_found_by_what_they_are_about(auditor, helper, name):
     assert auditor.get(f"audit?{name}={helper.pk}").status == 200
+
+
+def test_rows_are_found_by_words_of_their_names_and_arguments(acme, auditor):
+    for name in ("weather", "clock"):
+        happened(acme, name, why='the "Jürgen" key')
+    found = auditor.get("audit?q=weather").json
+    assert [row["resource_name"] for row in found["results"]] == ["weather"]
+    assert found["looked_to"] is None
+    for words in ("weather j%C3%BCrgen", "%22Jürgen%5C%22 key%22", "WEATHER server_added"):
+        assert auditor.get(f"audit?q={quote(words, safe='%')}").json["results"], words
+    assert auditor.get("audit?q=weather+clock").json["results"] == []
+    refused = auditor.get(f"audit?q={'word+' * 17}")
+    assert (refused.status, refused.json["field"]) == (400, "q")
 
 
 def test_an_outcome_that_there_is_not_is_named(auditor):
@@ -114,6 +145,93 @@ def test_an_export_is_written_page_by_page(acme, helper):
     lines = async_to_sync(read)().splitlines()
     assert len(lines) == AuditRow.objects.of(acme.pk).count()
     assert verify_exported(exporting.read(lines)).ok
+
+
+SLOW = ["q=needle", "agent=nobody", "event_type=model", "decision=deny", "rule=x", "resource=x"]
+SLOW += ["action=x", "tool=x", "actor=x"]
+
+
+@pytest.fixture
+def past(acme: Organization, auditor: Rest, monkeypatch: pytest.MonkeyPatch) -> list[AuditRow]:
+    """Rows, the oldest first, of which one page looks through two."""
+    monkeypatch.setattr(searching, "LOOKED_AT", 2)
+    return [happened(acme, name) for name in ("needle", "hay", "needle", "hay", "straw", "hay")]
+
+
+def followed(auditor: Rest, address: str | None) -> list[rest.Answer]:
+    pages = []
+    while address:
+        pages.append(auditor.get(address))
+        assert pages[-1].status == 200
+        address = pages[-1].json["next"]
+    return pages
+
+
+@pytest.mark.parametrize("order", ["-opened_at", "opened_at"])
+@pytest.mark.parametrize("limit", [1, 50])
+def test_a_search_says_how_far_each_page_looked_and_finds_all(auditor, past, order, limit):
+    pages = followed(auditor, f"audit?q=needle&ordering={order}&limit={limit}")
+    found = [row["id"] for page in pages for row in page.json["results"]]
+    wanted = [str(past[place].pk) for place in (0, 2)]
+    assert found == (wanted if order == "opened_at" else wanted[::-1])
+    assert all(len(page.json["results"]) <= limit for page in pages)
+    assert [page.json["looked_to"] is None for page in pages] == [False] * (len(pages) - 1) + [True]
+
+
+def test_rows_that_come_meanwhile_move_no_page(acme, auditor, past):
+    first = auditor.get("audit?q=needle").json
+    later = [str(happened(acme, "needle").pk) for _ in range(5)]
+    rest_of_it = followed(auditor, first["next"])
+    found = [row["id"] for page in rest_of_it for row in page.json["results"]]
+    assert found == [str(past[place].pk) for place in (2, 0)]
+    assert not set(found) & set(later)
+
+
+def test_rows_of_one_moment_are_not_parted(acme, auditor, monkeypatch):
+    monkeypatch.setattr(searching, "LOOKED_AT", 2)
+    with time_machine.travel(timezone.now() + timedelta(hours=1), tick=False):
+        same = {str(happened(acme, "needle").pk) for _ in range(5)}
+    pages = followed(auditor, "audit?q=needle&limit=2")
+    found = [row["id"] for page in pages for row in page.json["results"]]
+    assert len(found) == 5
+    assert set(found) == same
+
+
+@pytest.mark.parametrize("query", SLOW)
+def test_what_no_index_finds_is_looked_for_as_far(auditor, past, query):
+    assert auditor.get(f"audit?{query}").json["looked_to"]
+
+
+@pytest.mark.parametrize(
+    "query", ["", "outcome=ok", "code=x", "session=0191f2d0-7f0c-7c3e-9d1f-0d5f2b8f6a11"]
+)
+def test_what_an_index_finds_is_looked_for_to_the_end(auditor, past, query):
+    assert auditor.get(f"audit?{query}").json["looked_to"] is None
+
+
+def test_a_time_that_a_page_reaches_ends_the_search(auditor, past):
+    since, until = (past[place].opened_at.isoformat().replace("+00:00", "Z") for place in (1, 3))
+    found = auditor.get(f"audit?q=needle&since={since}&until={until}").json
+    assert [row["id"] for row in found["results"]] == [str(past[2].pk)]
+    assert (found["next"], found["looked_to"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [("q=x&ordering=seq", "unknown_ordering"), ("q=x&cursor=cj0xJnA9eA%3D%3D", "bad_cursor")],
+)
+def test_a_search_goes_by_time_and_by_cursors_of_ours(auditor, past, query, code):
+    assert auditor.get(f"audit?{query}").code == code
+
+
+def test_chosen_members_of_a_search_keep_the_page_around_them(auditor, past):
+    answer = auditor.get("audit?q=hay&fields=id").json
+    assert answer["looked_to"]
+    assert [set(row) for row in answer["results"]] == [{"id"}]
+
+
+def test_an_export_of_a_search_holds_all_that_fits(auditor, past):
+    assert auditor.get("audit/export?q=needle").status == 200
 
 
 def test_only_those_who_may_read_the_audit_export_it(acme):
