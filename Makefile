@@ -41,7 +41,7 @@ set -e; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; export BONOBOT_VA
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test coverage lint fmt messages docs screenshots bench drill fuzz conformance lock clean
+.PHONY: help install run test coverage lint fmt messages docs screenshots bench drill extras fuzz conformance lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -105,6 +105,9 @@ fuzz: $(INSTALLED) ## Send REST all that Schemathesis can think of; takes a quar
 
 drill: $(INSTALLED) ## Kill one part of a fleet after the other, under load (root, ip, nginx, PostgreSQL, Redis)
 	@"$(PY)" -m tests.drill
+
+extras: $(INSTALLED) ## Try the wheel with each extra alone, from an index; ARGS="oauth otel", DATABASE_URL, REDIS_URL
+	@"$(PY)" -m tests.extras $(ARGS)
 
 conformance: $(INSTALLED) ## Run the official MCP conformance suite, both roles
 	@TEST_REQUIRES=npm TEST_CONFORMANCE=whole "$(PY)" -m pytest tests/conformance $(ARGS)

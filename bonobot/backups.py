@@ -24,6 +24,7 @@ from django.conf import settings
 from django.db.migrations.recorder import MigrationRecorder
 
 from bonobot import __version__
+from bonobot.lib.databases import is_sqlite
 from bonobot.lib.problems import Conflict, Invalid, Unavailable
 
 MANIFEST = "manifest.json"
@@ -114,11 +115,6 @@ def restore(folder: Path, *, database: Database, var: Path) -> Manifest:
             target = Path(settings.BONOBOT_AUDIT_HEADS) if where == "audit-heads" else var / where
             _unpack(folder / archive, target)
     return found
-
-
-def is_sqlite(database: Database) -> bool:
-    """Tell whether settings name a SQLite database."""
-    return "sqlite" in str(database["ENGINE"])
 
 
 def digest(path: Path) -> str:

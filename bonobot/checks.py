@@ -17,6 +17,7 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 from bonobot.lib import env
+from bonobot.lib.databases import is_sqlite
 
 OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING, which the ledger's claims need
 KEY_VARIABLES = (
@@ -171,4 +172,4 @@ def _is_set(name: str) -> bool:
 
 
 def _on_sqlite() -> bool:
-    return str(settings.DATABASES["default"]["ENGINE"]).endswith("sqlite3")
+    return is_sqlite(settings.DATABASES["default"])

@@ -29,6 +29,7 @@ from mcp_servers.models import Server
 from mcp_servers.registration import add, switch
 
 USERNAME = "admin"
+INSTALL = "pip install 'bonobot[demo]'"
 INSTRUCTIONS = """You help people find out what time it is{more}.
 Use the tools. Say plainly what you did, and what did not work."""
 # The agent may read the repository; what writes is left out, so that a refusal can be seen too.
@@ -85,7 +86,7 @@ def create_demo() -> Demo:
         ),
     )
     problems = [
-        f"{one.name}: {problem}"
+        f"{one.name} {problem}"
         for one in _servers()
         if (problem := _serve(principal, agent, one)) is not None
     ]
@@ -117,7 +118,7 @@ def _instructions() -> str:
 
 
 def _servers() -> list[_DemoServer]:
-    """Return the servers that are installed; git's only where there is a repository to watch."""
+    """Return the servers; git's only where there is a repository to watch."""
     repository = _repository()
     known = [
         _DemoServer("time", "mcp_server_time", "Time and time zones"),
@@ -127,7 +128,7 @@ def _servers() -> list[_DemoServer]:
         arguments = ("--repository", str(repository))
         about = f"The history of {repository}"
         known.insert(1, _DemoServer("git", "mcp_server_git", about, arguments))
-    return [one for one in known if find_spec(one.module)]
+    return known
 
 
 def _repository() -> Path | None:
@@ -137,8 +138,10 @@ def _repository() -> Path | None:
     return next((folder for folder in above if (folder / ".git").exists()), None)
 
 
-def _serve(principal: Principal, agent: Agent, one: _DemoServer) -> Problem | None:
+def _serve(principal: Principal, agent: Agent, one: _DemoServer) -> str | None:
     """Register, discover, approve and bind one server; return what went wrong, if anything."""
+    if find_spec(one.module) is None:
+        return f"isn't installed. It comes with: {INSTALL}"
     server = add(
         principal,
         ServerSpec(
@@ -153,7 +156,7 @@ def _serve(principal: Principal, agent: Agent, one: _DemoServer) -> Problem | No
         runtime().call(discover, server.pk, actor=principal.actor)
         approve(principal, server)
     except Problem as problem:
-        failed = problem
+        failed = f"can't be used: {problem}"
     bind(principal, agent, server)
     if not one.enabled:
         switch(principal, server, enabled=False)

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -46,6 +47,11 @@ def _split(url: str) -> SplitResult:
     if parts.fragment:
         raise _wrong(UNREADABLE)
     return parts
+
+
+def is_sqlite(database: Mapping[str, Any]) -> bool:
+    """Tell whether settings of a database name SQLite: our engine, or Django's own."""
+    return "sqlite" in str(database["ENGINE"])
 
 
 def _sqlite(path: Path) -> dict[str, Any]:

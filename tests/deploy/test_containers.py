@@ -171,7 +171,8 @@ def test_the_image_is_built_from_what_it_is_given() -> None:
 def test_every_way_to_run_it_uses_the_commands_that_exist(part: str) -> None:
     from django.core.management import get_commands
 
-    unit = (DEPLOY / "systemd" / f"bonobot-{part}.service").read_text(encoding="utf-8")
+    name = "bonobot-web@" if part == "web" else f"bonobot-{part}"
+    unit = (DEPLOY / "systemd" / f"{name}.service").read_text(encoding="utf-8")
     assert f"ExecStart=/opt/bonobot/bin/bonobot {part}" in unit
     assert compose()["services"][part]["command"][0] == part
     assert pods()[f"bonobot-{part}"]["containers"][0]["args"][0] == part

@@ -1,9 +1,11 @@
 """systemd's units and nginx's configuration, by systemd and nginx themselves."""
 
 import http.client
+import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +36,43 @@ def test_systemd_understands_the_units(tmp_path: Path) -> None:
         text=True,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_command_runs_with_the_settings_and_secrets_of_the_services(tmp_path: Path) -> None:
+    etc, var, secrets = tmp_path / "etc", tmp_path / "var", tmp_path / "etc" / "secrets"
+    for folder in (etc, var):
+        folder.mkdir()
+    shutil.copy(DEPLOY / "systemd" / "environment", etc)
+    subprocess.run(["sh", DEPLOY / "secrets", secrets], check=True, capture_output=True)
+    (secrets / "database_url").write_text("")  # SQLite, in `var`
+    (secrets / "redis_url").write_text("")
+    text = (DEPLOY / "systemd" / "run").read_text(encoding="utf-8")
+    text = text.replace("/etc/bonobot", str(etc)).replace("/var/lib/bonobot", str(var))
+    given = re.search(r"^exec setpriv .* -- /opt/bonobot/bin/bonobot \"\$@\"$", text, re.MULTILINE)
+    assert given
+    text = text.replace(given[0], f'exec {sys.executable} {ROOT / "manage.py"} "$@"')
+    script = "from django.conf import settings as s; print(s.BONOBOT_URL, s.BONOBOT_VAR)"
+    ran = subprocess.run(
+        ["sh", "-c", text, "bonobot", "shell", "--no-imports", "-c", script],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert ran.stdout.split() == ["https://bonobot.example.com", str(var)], ran.stderr
+    assert not (var / "keys").exists()  # all keys were given
+    units = (DEPLOY / "systemd" / "bonobot-migrate.service").read_text(encoding="utf-8")
+    read = set(re.findall(r"^LoadCredential=(\w+):", units, re.MULTILINE))
+    assert set(re.findall(r"secrets/(\w+)", text)) == read
+
+
+def test_nginx_asks_at_the_ports_of_the_units() -> None:
+    target = (DEPLOY / "systemd" / "bonobot.target").read_text(encoding="utf-8")
+    site = (DEPLOY / "nginx" / "site.conf").read_text(encoding="utf-8")
+    asked = re.findall(r"server 127\.0\.0\.1:(\d+)", site)
+    assert asked == re.findall(r"bonobot-web@(\d+)\.service", target)
+    unit = (DEPLOY / "systemd" / "bonobot-web@.service").read_text(encoding="utf-8")
+    assert "--port %i" in unit
 
 
 class Upstream(BaseHTTPRequestHandler):

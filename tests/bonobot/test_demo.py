@@ -1,0 +1,21 @@
+"""The demo where its servers aren't installed: it says so, instead of promising them."""
+
+import pytest
+
+from agents.models import Agent
+from bonobot import demo
+from mcp_servers.models import Server
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_servers_that_are_not_installed_are_named_with_what_brings_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(demo, "find_spec", lambda name: None)
+    monkeypatch.setattr(demo, "_repository", lambda: None)
+    made = demo.create_demo()
+    assert [problem.partition(" ")[0] for problem in made.problems] == ["time", "fetch"]
+    assert all(demo.INSTALL in problem for problem in made.problems)
+    assert not Server.objects.exists()
+    assert Agent.objects.get().slug == made.agent
