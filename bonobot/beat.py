@@ -38,6 +38,7 @@ class Schedules(DatabaseScheduler):
     ticked_at = time.monotonic()
     leader = Leader("beat")
     _led = False
+    _written = False  # since it leads
 
     @classmethod
     def age_s(cls) -> float:
@@ -75,7 +76,16 @@ class Schedules(DatabaseScheduler):
         self._dirty.clear()
         # Looked up before the rows are read, so that no change falls between.
         self._last_timestamp = self.Changes.last_change()
-        self._led = True
+        self._led, self._written = True, False
+
+    def should_sync(self) -> bool:
+        """Tell whether to write what was sent: the first of it at once, a sign of life."""
+        return bool(self._dirty and not self._written) or bool(super().should_sync())
+
+    def sync(self) -> None:
+        """Write when what was sent was sent."""
+        self._written = self._written or bool(self._dirty)
+        super().sync()
 
     def all_as_schedule(self) -> dict[str, Any]:
         """Return the rows as entries; the last ones known while the database is away."""

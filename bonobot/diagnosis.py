@@ -60,8 +60,18 @@ class Finding:
 
 def diagnose() -> Iterator[Finding]:
     """Yield the findings, in the order in which one would repair them."""
+    away = False
     for look in LOOKS:
-        yield from look()
+        if away and look in OF_ROWS:
+            continue  # each would wait for the database as long as `database` did
+        try:
+            for finding in look():
+                away = away or (finding.name, finding.state) == ("database", "failed")
+                yield finding
+        except DatabaseError:
+            if look not in OF_ROWS:
+                raise
+            away = True
 
 
 def python() -> Iterator[Finding]:
@@ -103,7 +113,8 @@ def database() -> Iterator[Finding]:
         version = ".".join(map(str, connection.get_database_version()))
     except DatabaseError as error:
         fix = "Start the database or correct `DATABASE_URL`."
-        yield Finding("database", "failed", f"{connection.vendor}: {error}".strip(), fix)
+        why = health.why_away(error)
+        yield Finding("database", "failed", f"{connection.display_name}: {why}", fix)
         return
     took_ms = (time.monotonic() - begun) * 1000
     detail = say(
@@ -128,11 +139,7 @@ def database() -> Iterator[Finding]:
 
 def secrets() -> Iterator[Finding]:
     """Look whether the keys open what is stored."""
-    try:
-        unopened = list(readiness.unopened())
-    except DatabaseError:
-        return  # `database` says so
-    if unopened:
+    if unopened := list(readiness.unopened()):
         fix = (
             "Restore the keys they were made with: add them to `BONOBOT_FIELD_KEYS` "
             "(or, for tokens, to `BONOBOT_TOKEN_PEPPERS`), behind the first."
@@ -147,15 +154,12 @@ def clock() -> Iterator[Finding]:
     """Look whether this host and the database agree about the time: leases are compared by it."""
     if connection.vendor != "postgresql":
         return
-    try:
-        with connection.cursor() as cursor:
-            before = time.time()
-            cursor.execute(
-                "SELECT extract(epoch FROM clock_timestamp()), current_setting('max_connections')"
-            )
-            then, allowed = cursor.fetchone()
-    except DatabaseError:
-        return  # `database` says so
+    with connection.cursor() as cursor:
+        before = time.time()
+        cursor.execute(
+            "SELECT extract(epoch FROM clock_timestamp()), current_setting('max_connections')"
+        )
+        then, allowed = cursor.fetchone()
     apart = abs(float(then) - (before + time.time()) / 2)
     if apart > CLOCKS_APART_S:
         fix = "Let a time service (chrony, systemd-timesyncd) set the clocks of all hosts."
@@ -229,10 +233,7 @@ def beat(workers: Collection[Mapping[str, Any]]) -> Finding:
 
 def schedule() -> Iterator[Finding]:
     """Look at what beat wrote last, and at what is switched off."""
-    try:
-        rows = list(PeriodicTask.objects.select_related("interval"))
-    except DatabaseError:
-        return  # `database` says so
+    rows = list(PeriodicTask.objects.select_related("interval"))
     beats = [row for row in rows if row.name == schedules.HEARTBEAT]
     age_s = readiness.beat_age_s(beats[0]) if beats else None
     if age_s is None:
@@ -251,10 +252,7 @@ def watching() -> Iterator[Finding]:
     if not settings.BONOBOT_WATCHED_SERVERS:
         yield Finding("change notices", "ok", "nobody listens: `BONOBOT_WATCHED_SERVERS` is 0")
         return
-    try:
-        wanted, alone = listened_to().count(), unheld().count()
-    except DatabaseError:
-        return  # which was told above
+    wanted, alone = listened_to().count(), unheld().count()
     if alone:
         fix = "Start a worker more, or raise `BONOBOT_WATCHED_SERVERS`."
         yield Finding(
@@ -271,11 +269,7 @@ def watching() -> Iterator[Finding]:
 
 def issuers() -> Iterator[Finding]:
     """Look whether the issuers whose tokens are taken publish their keys."""
-    try:
-        rows = list(Issuer.objects.enabled().order_by("name"))
-    except DatabaseError:
-        return  # which was told above
-    for row in rows:
+    for row in Issuer.objects.enabled().order_by("name"):
         try:
             ring = runtime().call(keyrings().read, Whose(row.url, row.allow_private))
         except IssuerUnreachable as problem:
@@ -397,3 +391,4 @@ LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     boxes,
     sandbox,
 )
+OF_ROWS = (secrets, clock, schedule, watching, issuers)

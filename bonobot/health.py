@@ -41,6 +41,18 @@ def unapplied() -> int:
     return len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
 
 
+def why_away(error: DatabaseError) -> str:
+    """Return why the database is away; a pool only knows that it got no connection in time."""
+    told: Exception = error
+    if connection.vendor == "postgresql":
+        backend: Any = connection.Database  # type: ignore[misc]  # psycopg, there with its extra
+        try:
+            backend.connect(**connection.get_connection_params()).close()
+        except backend.Error as cause:
+            told = cause
+    return " ".join(str(told).split())
+
+
 @login_not_required
 def healthz(request: HttpRequest) -> JsonResponse:
     """Answer under a server other than ours (`runserver`)."""

@@ -79,9 +79,13 @@ class Search:
         if not self.asked.needs_reading:
             return None
         rows = AuditRow.objects.of(self.organization_id).filter(**self.asked.along)
-        bounds = {"opened_at__gte": self.since, "opened_at__lt": self.until}
-        bounds |= {f"opened_at__{'lt' if back else 'gt'}": behind} if behind else {}
-        rows = rows.filter(**{name: moment for name, moment in bounds.items() if moment})
+        bounds: list[tuple[str, datetime | str | None]] = [
+            ("opened_at__gte", self.since),
+            ("opened_at__lt", self.until),
+            (f"opened_at__{'lt' if back else 'gt'}", behind),
+        ]
+        for name, moment in bounds:
+            rows = rows.filter(**{name: moment}) if moment else rows
         times = rows.order_by("-opened_at" if back else "opened_at")
         last = times.values_list("opened_at", flat=True)[LOOKED_AT - 1 : LOOKED_AT + 1]
         return last[0] if len(last) > 1 else None

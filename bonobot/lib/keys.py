@@ -15,6 +15,8 @@ from pathlib import Path
 from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 
+LAST_PEPPER = 32_767  # what the column of a number holds
+FIRST_PEPPERS = 9_999  # among so many numbers a first one is chosen: higher ones come later
 PEPPER_MIN_LENGTH = 32
 SIGNING_KEY_BYTES = 32
 
@@ -47,7 +49,7 @@ def field_keys(value: str, *, name: str) -> list[str]:
         except ValueError as error:
             raise ImproperlyConfigured(
                 f"`{name}` must be a comma-separated list of Fernet keys (32 bytes, url-safe "
-                "base64); `python manage.py generate_encryption_key` makes one."
+                "base64); `bonobot generate_encryption_key` makes one."
             ) from error
     if not found:
         raise ImproperlyConfigured(f"`{name}` must name at least one Fernet key.")
@@ -59,10 +61,12 @@ def peppers(value: str, *, name: str) -> dict[int, str]:
     found: dict[int, str] = {}
     for entry in value.replace(",", " ").split():
         number, _, pepper = entry.partition(":")
-        if not number.isdecimal() or len(pepper) < PEPPER_MIN_LENGTH or int(number) in found:
+        numbered = number.isdecimal() and int(number[:6]) <= LAST_PEPPER
+        if not numbered or len(pepper) < PEPPER_MIN_LENGTH or int(number) in found:
             raise ImproperlyConfigured(
                 f"`{name}` must be a comma-separated list of `number:pepper` with different "
-                f"numbers and peppers of at least {PEPPER_MIN_LENGTH} characters."
+                f"numbers up to {LAST_PEPPER} and peppers of at least {PEPPER_MIN_LENGTH} "
+                "characters."
             )
         found[int(number)] = pepper
     if not found:
@@ -104,8 +108,8 @@ def make_signing_key() -> str:
 
 
 def make_peppers() -> str:
-    """Return a first token pepper, numbered 1."""
-    return f"1:{secrets.token_urlsafe(48)}"
+    """Return a first token pepper; by its number another one in its place is noticed."""
+    return f"{1 + secrets.randbelow(FIRST_PEPPERS)}:{secrets.token_urlsafe(48)}"
 
 
 def _make(path: Path, make: Callable[[], str]) -> str:

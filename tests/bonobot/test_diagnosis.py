@@ -2,13 +2,14 @@ import io
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from django.core.management import call_command
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from pytest_django import Settings
 
 from bonobot import diagnosis, health, readiness
@@ -80,6 +81,36 @@ def test_a_database_that_is_away_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(health, "unapplied", away)
     assert states(diagnosis.database) == {"database": "failed"}
+
+
+def test_nothing_more_is_asked_of_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def away() -> Iterator[Finding]:
+        yield Finding("database", "failed", "x", "x")
+
+    def rows() -> Iterator[Finding]:
+        asked.append("rows")
+        yield Finding("rows", "ok", "x")
+
+    def goes() -> Iterator[Finding]:
+        raise OperationalError
+        yield
+
+    monkeypatch.setattr(diagnosis, "OF_ROWS", (rows, goes))
+    for first in (away, goes):
+        monkeypatch.setattr(diagnosis, "LOOKS", (first, rows, diagnosis.python))
+        assert [one.name for one in diagnosis.diagnose()][-1] == "python"
+    assert not asked
+
+
+@pytest.mark.postgres
+def test_a_database_that_gives_no_connection_is_asked_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = connection.get_connection_params()
+    monkeypatch.setattr(
+        connection, "get_connection_params", lambda: {**there, "dbname": "nowhere-x"}
+    )
+    assert "nowhere-x" in health.why_away(OperationalError("couldn't get a connection"))
 
 
 def test_keys_that_open_nothing_fail_with_what_to_do(

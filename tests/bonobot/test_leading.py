@@ -112,6 +112,23 @@ def test_of_two_beats_one_sends_and_the_other_takes_over_where_it_was(beats: Any
         assert first.tick() == STANDBY_S
 
 
+def test_what_a_beat_sent_first_is_written_at_once_and_the_rest_now_and_then(beats: Any) -> None:
+    first, _ = beats
+    first.tick()
+    first._do_sync()
+    due()
+    first._led = False  # what it read is out of date
+    first.tick()
+    assert first.should_sync()
+    first._do_sync()
+    row = PeriodicTask.objects.order_by("-last_run_at").first()
+    assert row is not None
+    assert row.last_run_at is not None
+    assert timezone.now() - row.last_run_at < timedelta(minutes=1)
+    first._dirty.add(row.name)
+    assert not first.should_sync()
+
+
 def test_a_beat_that_is_stopped_lets_the_other_lead_at_once(beats: Any) -> None:
     first, second = beats
     first.tick()

@@ -147,7 +147,8 @@ class PagesOfASearch(Pages):
         if cursor is not None and cursor.reverse:
             raise NotFound  # none of ours goes back
         back = by.startswith("-")
-        self.looked_to = search.looks_to(cursor.position if cursor else None, back=back)
+        place: Any = cursor.position if cursor else None  # text, whatever its stub says
+        self.looked_to = search.looks_to(place, back=back)
         if self.looked_to is None:
             return queryset
         return queryset.filter(**{f"opened_at__{'gte' if back else 'lte'}": self.looked_to})
@@ -156,7 +157,8 @@ class PagesOfASearch(Pages):
         """Return the next page's address: more of what was looked at, else what lies behind."""
         link = super().get_next_link()
         if link is None and self.looked_to is not None:
-            link = self.encode_cursor(Cursor(0, reverse=False, position=str(self.looked_to)))
+            place: Any = str(self.looked_to)
+            link = self.encode_cursor(Cursor(0, reverse=False, position=place))
         return link
 
     def get_paginated_response(self, data: Any) -> Response:

@@ -96,14 +96,19 @@ def test_signing_keys_that_cannot_be_used_are_refused_without_being_shown(value:
 
 
 def test_peppers_are_numbered() -> None:
-    made = keys.make_peppers()
-    found = keys.peppers(f"{made},2:{'p' * 32}", name="PEPPERS")
-    assert sorted(found) == [1, 2]
-    assert found[2] == "p" * 32
+    found = keys.peppers(f"{keys.make_peppers()},32767:{'p' * 32}", name="PEPPERS")
+    assert len(found) == 2
+    assert found[max(found)] == "p" * 32
+
+
+def test_a_pepper_made_in_place_of_a_lost_one_has_another_number() -> None:
+    numbers = {keys.make_peppers().partition(":")[0] for _ in range(20)}
+    assert len(numbers) > 10
 
 
 @pytest.mark.parametrize(
-    "value", ["", "pepper", "1:short", f"x:{'p' * 32}", f"1:{'p' * 32},1:{'q' * 32}"]
+    "value",
+    ["", "pepper", "1:short", f"x:{'p' * 32}", f"1:{'p' * 32},1:{'q' * 32}", f"32768:{'p' * 32}"],
 )
 def test_peppers_that_cannot_be_used_are_refused(value: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="`PEPPERS` must"):
