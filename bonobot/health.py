@@ -45,7 +45,7 @@ def why_away(error: DatabaseError) -> str:
     """Return why the database is away; a pool only knows that it got no connection in time."""
     told: Exception = error
     if connection.vendor == "postgresql":
-        backend: Any = connection.Database  # type: ignore[misc]  # psycopg, there with its extra
+        backend: Any = connection.Database  # type: ignore[attr-defined]  # psycopg
         try:
             backend.connect(**connection.get_connection_params()).close()
         except backend.Error as cause:
