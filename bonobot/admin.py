@@ -265,7 +265,7 @@ class Site(AdminSite):
         context = super().each_context(request)
         context |= {
             "styles": [static("bonobot/admin.css")],
-            "scripts": [static("bonobot/admin.js")],
+            "scripts": [static("bonobot/theme.js"), static("bonobot/admin.js")],
             "site_favicons": [{"rel": "icon", "href": static("bonobot/icon.svg")}],
             "site_url": None,
             "account_links": _account_links(request),

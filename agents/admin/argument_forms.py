@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from bonobot.lib.admin import IntegerInput, Select, Textarea, TextInput
 from bonobot.lib.problems import Invalid
 from bonobot.lib.untrusted import visible
-from mcp_servers.admin.schema_rows import rows
+from mcp_servers.admin.schema_rows import example, rows
 
 Kind = Literal["text", "number", "integer", "boolean", "choice", "choices", "lines", "json"]
 
@@ -157,7 +157,21 @@ def _field(asked: Argument) -> forms.Field:
         area = Textarea(attrs={"rows": 3, "class": "bb-mono"})
         return forms.CharField(widget=area, initial=initial, **common)
     area = Textarea(attrs={"rows": 3, "class": "bb-mono", "spellcheck": "false"})
-    return forms.JSONField(widget=area, initial=default, **common)
+    if default is None and asked.required:
+        default = example({"properties": {asked.name: asked.schema}, "required": [asked.name]})
+        default = default[asked.name]
+    return _Json(widget=area, initial=default, **common)
+
+
+class _Json(forms.JSONField):
+    """JSON as people write it: in lines, and what isn't there is blank, not `null`."""
+
+    def prepare_value(self, value: Any) -> Any:
+        if value is None:
+            return ""
+        plain = isinstance(value, dict | list)
+        text = json.dumps(value, ensure_ascii=False, indent=2) if plain else ""
+        return text or super().prepare_value(value)
 
 
 def _choosing(asked: Argument, default: Any, common: dict[str, Any]) -> forms.Field:

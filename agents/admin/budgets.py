@@ -78,6 +78,7 @@ class BudgetAdmin(OperatedAdmin):
 
     # The operations ask for what each owner needs.
     needs_to_change = Action.MANAGE_AGENTS
+    removing = _("This limit holds no longer, from the next call on.")
     form = BudgetForm
     fields = ("whose", "unit", "period", "amount", "warn_at")
     problem_fields = {"budgets": "amount", "budgets[0].unit": "unit"}

@@ -94,6 +94,8 @@ class ModelEndpointAdmin(OperatedAdmin):
     """The active organization's model endpoints."""
 
     needs_to_change = Action.MANAGE_AGENTS
+    removing = _("Its API key goes with it.")
+    hindering = _("Give these another model first; then it can be removed.")
     form = EndpointForm
     fieldsets = (
         (None, {"fields": PROVIDER}),

@@ -72,6 +72,7 @@ class SkillAdmin(WrittenAdmin):
     titles = (_("Write a skill"), _("The skill is written."))
     list_display = ("skill", "about", "had_by", "version", "on")
     search_fields = ("name", "title", "description")
+    removing = _("Its agents lose it, with all its versions.")
     empty_icon = "school"
     empty_text = _(
         "A skill is a set of instructions with a name and arguments. People run it, agents that "

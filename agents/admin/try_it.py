@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy as _
 
 from agents import calls
 from agents.admin.argument_forms import ArgumentForm
-from agents.admin.try_offers import Piece, pieces
+from agents.admin.try_offers import Piece, not_offered, pieces
 from bonobot.lib.problems import Invalid, Problem
 from bonobot.lib.runtime import runtime
 from bonobot.lib.sayings import say
@@ -28,13 +28,15 @@ def try_it(visit: Visit) -> HttpResponseBase:
     tools = list(offered.only("server", "name"))
     posted = visit.request.POST if visit.request.method == "POST" else None
     wanted = (posted or visit.request.GET).get("tool", "")
-    chosen = next((one for one in tools if one.name == wanted), tools[0] if tools else None)
+    chosen = next((one for one in tools if wanted in ("", one.name)), None)
     tool = offered.filter(pk=chosen.pk).first() if chosen else None
     entry = ArgumentForm(tool.input_schema if tool else {}, posted)
     by_form = posted is None or posted.get("how") == "form"
     text = posted.get("arguments", "") if posted is not None else _start(tool)
     outcome: calls.Outcome | None = None
     problem: Problem | None = None
+    if posted is None and wanted and tool is None:
+        problem = not_offered(wanted)
     if posted is not None:
         try:
             said = entry.said() if by_form else read_arguments(text)

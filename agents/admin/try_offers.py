@@ -11,8 +11,9 @@ from django.utils.translation import gettext_lazy as _
 from agents import calls
 from agents.governance.results import text_in
 from agents.requests import Method
-from bonobot.lib.problems import Problem
+from bonobot.lib.problems import NotFound, Problem
 from bonobot.lib.runtime import runtime
+from bonobot.lib.sayings import say
 from bonobot.tenancy.active import client_of
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit
@@ -65,11 +66,13 @@ def ask(visit: Visit) -> HttpResponseBase:
     )
     offers = list(server.definitions.filter(kind__in=kinds, present=True).order_by("kind", "name"))
     wanted = query.get("name", "")
-    offer = next((one for one in offers if one.name == wanted), offers[0] if offers else None)
+    offer = next((one for one in offers if wanted in ("", one.name)), None)
     inputs = _inputs(offer, query) if offer else []
     outcome: calls.Outcome | None = None
     problem: Problem | None = None
-    if posted is not None and offer is not None:
+    if wanted and offer is None:
+        problem = not_offered(wanted)
+    elif posted is not None and offer is not None:
         try:
             outcome = _ask(visit, offer, inputs, unapproved="unapproved" in posted)
         except Problem as refusal:
@@ -88,6 +91,14 @@ def ask(visit: Visit) -> HttpResponseBase:
         pieces=list(pieces(outcome.result)) if outcome and not outcome.is_error else [],
         waits=offer is not None and offer.state in ("pending", "changed"),
         may_approve=visit.principal.may(Action.APPROVE_DEFINITIONS),
+    )
+
+
+def not_offered(name: str) -> NotFound:
+    """Return that a link or a form of another time names what isn't offered any more."""
+    return NotFound(
+        say("The server offers no {name!r} now.", name=name),
+        remedy=say("Choose something else, or refresh the server."),
     )
 
 

@@ -92,6 +92,7 @@ class WorkflowAdmin(WrittenAdmin):
     titles = (_("Write a workflow"), _("The workflow is written."))
     list_display = ("name", "about", "runs_as", "as_tool", "run_count", "on")
     list_display_links = ("name",)
+    removing = _("Its versions and triggers go with it; its runs stay as sessions.")
     search_fields = ("name", "description", "agent__name")
     empty_icon = "account_tree"
     empty_text = _(

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.admin import register
 from bonobot.tenancy.roles import Action
@@ -19,6 +20,7 @@ class LauncherAdmin(ScopedAdmin):
     platform_only = True
     needs_to_view = (Action.MANAGE_LAUNCHERS,)
     needs_to_change = Action.MANAGE_LAUNCHERS
+    removing = _("No further server may use it; those that do go on.")
     list_display = ("command", "note", "made_at")
     search_fields = ("command", "note")
     fields = ("command", "note")

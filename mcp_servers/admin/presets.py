@@ -67,6 +67,7 @@ class PresetAdmin(ScopedAdmin):
     )
     needs_to_view = (Action.VIEW,)
     needs_to_change = Action.MANAGE_SERVERS
+    removing = _("Servers that were made from it stay.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Preset]:
         """Return the platform's presets and the organization's own."""

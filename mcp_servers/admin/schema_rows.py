@@ -153,5 +153,8 @@ def _blank(schema: Mapping[str, Any], depth: int) -> Any:
             for name, one in (members.items() if isinstance(members, Mapping) else ())
             if isinstance(one, Mapping) and isinstance(wanted, list) and name in wanted
         }
+    items = schema.get("items")
+    if kind == "array" and isinstance(items, Mapping) and "properties" in items:
+        return [_blank({"type": "object", **items}, depth + 1)]
     blanks = {"array": [], "boolean": False, "integer": 0, "number": 0, "null": None, "object": {}}
     return blanks.get(kind, "") if isinstance(kind, str) else ""

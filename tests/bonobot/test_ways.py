@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from agents.models import ModelEndpoint
 from bonobot.lib.problems import Problem
 from bonobot.tenancy.roles import Role
 from bonobot.tenancy.screens import paging
@@ -13,6 +14,7 @@ from mcp_servers.registration import add
 from mcp_servers.status import record_failure
 from tests import desk
 from tests.agents import casting
+from tests.screens import fill
 
 pytestmark = pytest.mark.django_db
 
@@ -83,3 +85,38 @@ def test_a_long_list_is_counted_to_a_bound_and_says_that_there_is_more(
     found = desk.words(seat.get("tenancy_token_changelist", q="odd one"))
     assert "1 token" in found
     assert "+ token" not in found
+
+
+REMOVED = (
+    *("agents_modelendpoint", "agents_budget", "agents_skill", "agents_workflow"),
+    *("mcp_servers_preset", "mcp_servers_launcher", "notices_channel"),
+    *("tenancy_issuer", "tenancy_provider", "tenancy_membership"),
+)
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_before_something_is_removed_its_page_says_what_that_means(name: str) -> None:
+    acme = casting.organization()
+    ids = fill(acme)
+    page = desk.sit(acme, None).get(f"{name}_delete", ids[name])
+    meant = re.search(r"This can't be undone[^<]*</p><p>([^<]+)</p>", page)
+    assert meant or "Give these another model first" in page
+    assert desk.links(page, desk.url(f"{name}_change", ids[name]))
+
+
+def test_a_model_that_is_needed_names_who_needs_it_and_cannot_be_removed() -> None:
+    acme = casting.organization()
+    agent = casting.agent(acme, "thinker")
+    model = agent.model_endpoint
+    spare = ModelEndpoint.objects.create(
+        organization=acme, name="spare", slug="spare", kind="offline", fallback=model
+    )
+    seat = desk.sit(acme, Role.OWNER)
+    page = seat.get("agents_modelendpoint_delete", model.pk)
+    assert desk.links(page, desk.url("agents_agent_change", agent.pk))
+    assert desk.links(page, desk.url("agents_modelendpoint_change", spare.pk))
+    assert 'name="post"' not in page
+    seat.post("agents_modelendpoint_delete", model.pk, post="yes")
+    assert ModelEndpoint.objects.filter(pk=model.pk).exists()
+    seat.post("agents_modelendpoint_delete", spare.pk, post="yes")
+    assert not ModelEndpoint.objects.filter(pk=spare.pk).exists()

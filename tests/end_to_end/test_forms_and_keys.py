@@ -17,6 +17,7 @@ from mcp_servers.models import Server
 from tests import desk
 from tests.agents import casting
 from tests.browser import open_page
+from tests.eventually import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
@@ -148,3 +149,54 @@ def test_keys_lead_past_the_navigation_through_lists_and_to_the_palette(
     expect(olga.get_by_role("option")).to_have_count(1)
     olga.keyboard.press("Enter")
     expect(olga.get_by_role("heading", name="web2", exact=True)).to_be_visible()
+
+
+def test_keys_open_the_filters_of_a_list_and_leave_them_where_they_were_opened(
+    olga: Page, acme: Organization
+) -> None:
+    desk.web_server(acme)
+    olga.goto("/admin/mcp_servers/server/")
+    filters = olga.get_by_role("button", name="Filters")
+    olga.locator("input[name=q]").focus()
+    olga.keyboard.press("Tab")
+    expect(filters).to_be_focused()
+    olga.keyboard.press("Enter")
+    panel = olga.locator("#changelist-filter")
+    expect(panel).to_be_visible()
+    expect(panel.locator(":focus")).to_have_count(1)
+    for _ in range(12):  # more than there is in it
+        olga.keyboard.press("Tab")
+        expect(panel.locator(":focus")).to_have_count(1)
+    olga.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+    expect(filters).to_be_focused()
+
+
+def test_keys_reach_ones_own_menu_with_the_way_out(olga: Page) -> None:
+    olga.goto("/admin/")
+    menu = olga.locator("[role=button][aria-expanded]", has_text="unfold_more")
+    menu.focus()
+    olga.keyboard.press("Enter")
+    expect(menu).to_have_attribute("aria-expanded", "true")
+    expect(olga.locator("nav :focus")).to_have_count(1)
+    olga.keyboard.press("Shift+Tab")
+    expect(olga.get_by_role("button", name="Log out")).to_be_focused()
+    olga.keyboard.press("Escape")
+    expect(menu).to_have_attribute("aria-expanded", "false")
+    expect(menu).to_be_focused()
+
+
+def test_a_failed_connection_is_tried_again_where_it_failed_and_shown_anew(
+    olga: Page, acme: Organization
+) -> None:
+    server = desk.web_server(acme)  # nothing listens there
+    olga.goto(f"/admin/first-run/?step=connect&connect={server.pk}")
+    state = olga.locator(f'[data-part="state-{server.pk}"]')
+    expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")
+    expect(state).to_contain_text("error")
+    before = server.checks.count()
+    olga.get_by_role("button", name="Try again").click()
+    expect(olga.get_by_role("alert")).to_contain_text("server_unreachable")
+    eventually(lambda: server.checks.count() > before)
+    olga.get_by_role("link", name="Correct it").click()
+    expect(olga).to_have_url(re.compile("/configuration/"))

@@ -32,6 +32,7 @@ class ChannelAdmin(PagedAdmin):
 
     needs_to_view = (Action.VIEW_AUDIT,)
     needs_to_change = Action.MANAGE_NOTICES
+    removing = _("Nobody is told by it any more.")
     list_display = ("name", "kind", "where", "told_of", "minimum", "on", "latest")
     list_filter = ("kind", "enabled")
     search_fields = ("name", "origin")

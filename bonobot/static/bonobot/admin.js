@@ -589,13 +589,6 @@
   });
   document.addEventListener("DOMContentLoaded", () => {
     choosing();
-    // The theme's navigation would be read out with the names of its icons.
-    for (const icon of all("#nav-sidebar a .material-symbols-outlined")) {
-      icon.setAttribute("aria-hidden", "true");
-      const link = icon.closest("a");
-      // A link of nothing but an icon is the one beside its name again.
-      if (link.textContent.trim() === icon.textContent.trim()) { link.setAttribute("aria-hidden", "true"); link.tabIndex = -1; }
-    }
     for (const form of all(GUARDED)) untouched.set(form, content(form));
     connecting();
     all("[data-parts]").forEach(refreshing);

@@ -91,6 +91,7 @@ class IssuerAdmin(OperatedAdmin):
 
     needs_to_view = (Action.MANAGE_ISSUERS,)
     needs_to_change = Action.MANAGE_ISSUERS
+    removing = _("Its tokens open nothing here any more.")
     agents_of: ClassVar[Callable[[Principal], list[tuple[str, str]]]] = staticmethod(lambda _: [])
     form = IssuerForm
     list_display = ("name", "url", "role", "state")

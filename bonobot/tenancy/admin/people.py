@@ -149,6 +149,7 @@ class MembershipAdmin(OperatedAdmin):
     """Who belongs to the active organization, and in which role."""
 
     needs_to_change = Action.MANAGE_MEMBERS
+    removing = _("They see nothing of this organization any more; the account stays.")
     form = MembershipForm
     fields = ("username", "role")
     list_display = ("person", "full_name", "role", "has_factor", "made_at")

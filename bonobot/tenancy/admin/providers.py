@@ -82,6 +82,7 @@ class ProviderAdmin(OperatedAdmin):
 
     needs_to_view = (Action.MANAGE_ORGANIZATION,)
     needs_to_change = Action.MANAGE_ORGANIZATION
+    removing = _("Nobody signs in by it any more; accounts stay.")
     form = ProviderForm
     list_display = ("name", "url", "role", "state")
     search_fields = ("name", "url")

@@ -50,6 +50,9 @@ class ScopedAdmin(ModelAdmin):
     # What an empty list says: a Material Symbol, and what to do first.
     empty_icon: ClassVar[str] = "inbox"
     empty_text: ClassVar[Any] = ""
+    # What it means to remove one, and what to do first where other rows need it.
+    removing: ClassVar[Any] = ""
+    hindering: ClassVar[Any] = ""
 
     list_filter_submit = True
     list_per_page = 50
@@ -199,9 +202,13 @@ class ScopedAdmin(ModelAdmin):
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> Any:
-        """Ask, then remove; raises `Forbidden`."""
+        """Ask with what else goes, or say what stands in the way; then remove.
+
+        Raises `Forbidden`.
+        """
+        about = {"removing": self.removing, "hindering": self.hindering}
         with self.saying_why(request):
-            return super().delete_view(request, object_id, extra_context)
+            return super().delete_view(request, object_id, {**about, **(extra_context or {})})
 
     @contextmanager
     def saying_why(self, request: HttpRequest) -> Iterator[None]:

@@ -1,5 +1,7 @@
 """The form that is made from a tool's input schema: what is asked, and what is sent."""
 
+import json
+
 import pytest
 
 from agents.admin.argument_forms import ArgumentForm, arguments_of
@@ -72,6 +74,17 @@ def test_what_is_no_such_value_is_refused_by_its_name(name: str, value: str) -> 
 def test_defaults_are_there_to_begin_with() -> None:
     html = str(ArgumentForm(SCHEMA))
     assert 'value="3"' in html
+
+
+def test_what_is_nested_begins_with_its_shape_where_it_is_required() -> None:
+    point = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
+    properties = {"path": {"type": "array", "items": point}, "where": point}
+    form = ArgumentForm({"properties": properties, "required": ["path"]})
+    path, where = (form[f"arg-{place}"].value() for place in (0, 1))
+    assert json.loads(path) == [{"x": 0}]
+    assert where == ""
+    sent = ArgumentForm({"properties": properties}, {"arg-0": "", "arg-1": ""})
+    assert (sent["arg-0"].value(), sent.said()) == ("", {})
 
 
 @pytest.mark.parametrize("schema", [None, [], {}, {"properties": 3}, {"properties": {"a": 7}}])

@@ -32,6 +32,15 @@ def test_the_form_begins_with_fitting_arguments(workshop: Server, seat: desk.Des
     assert f'<option value="{tool.name}" selected>' in page
 
 
+def test_a_link_to_a_tool_that_is_gone_offers_no_other_in_its_place(
+    workshop: Server, seat: desk.Desk
+) -> None:
+    Definition.objects.filter(name="add").update(present=False)
+    page = seat.get("mcp_servers_server_try", workshop.pk, tool="add")
+    assert "<code>not_found</code>" in page
+    assert 'name="arguments"' not in page
+
+
 def test_a_result_is_shown_and_audited(workshop: Server, helper: Agent, seat: desk.Desk) -> None:
     page = try_it(seat, workshop, "add", '{"a": 2, "b": 40}')
     assert "42" in desk.words(page)

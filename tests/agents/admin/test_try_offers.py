@@ -36,6 +36,14 @@ def test_every_kind_of_definition_has_its_way_to_be_tried(seat, library):
     assert "House rules" in form
 
 
+def test_a_link_to_what_is_gone_offers_nothing_else_in_its_place(seat, library, ask):
+    Definition.objects.filter(name="lib://rules").update(present=False)
+    page = seat.get("mcp_servers_server_ask", library.pk, kind="resources", name="lib://rules")
+    assert "<code>not_found</code>" in page
+    assert "<code>not_found</code>" in ask("resources", "lib://rules")
+    assert not AuditRow.objects.filter(resource_type="mcp_resource").exists()
+
+
 def test_a_resource_is_read_and_shown_by_its_type(seat, ask):
     assert "# Be quiet" in ask("resources", "lib://rules")
     assert AuditRow.objects.get(resource_type="mcp_resource").outcome == "ok"
