@@ -41,6 +41,7 @@ class AgentAdmin(PagedAdmin):
         "switch",
         "run",
     )
+    changing_columns = {"switch": "is_on"}
     list_filter = ("enabled",)
     search_fields = ("name", "slug", "description")
     ordering = ("name",)
@@ -96,6 +97,11 @@ class AgentAdmin(PagedAdmin):
     def switch(self, agent: Agent) -> str:
         """Return the switch."""
         return render_to_string("admin/agents/switch.html", {"agent": agent})
+
+    @display(description=_("on"), ordering="enabled")
+    def is_on(self, agent: Agent) -> str:
+        """Return where it stands, for those who may not switch it."""
+        return _t("yes") if agent.enabled else _t("no")
 
     @display(description="")
     def run(self, agent: Agent) -> str:

@@ -105,6 +105,7 @@ class ModelEndpointAdmin(OperatedAdmin):
     )
     problem_fields = {"api_key": "key"}
     list_display = ("name", "kind", "model", "address", "has_key", "fallback", "used_by", "test")
+    changing_columns = {"test": ""}
     list_select_related = ("fallback",)
     list_filter = ("kind",)
     search_fields = ("name", "model", "base_url")

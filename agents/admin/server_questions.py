@@ -109,7 +109,7 @@ def question_page(visit: Visit) -> HttpResponseBase:
         question=question,
         badge=QuestionAdmin.badge(question),
         answerable=question.answerable(timezone.now()),
-        mine=may_answer(visit.principal, question),
+        mine=visit.principal.may(Action.RUN_AGENTS) and may_answer(visit.principal, question),
         form=entry_of(question),
         secret=secret,
         warnings=[WARNINGS[flag] for flag in question.flags if flag in WARNINGS],

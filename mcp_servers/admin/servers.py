@@ -101,6 +101,7 @@ class ServerAdmin(PagedAdmin):
         "latency",
         "switch",
     )
+    changing_columns = {"switch": ""}
     list_filter = (
         ("status", MultipleChoicesDropdownFilter),
         ("transport_type", MultipleChoicesDropdownFilter),

@@ -13,6 +13,7 @@
   function button(one) {
     one.tabIndex = 0;
     one.setAttribute("role", "button");
+    for (const icon of all(".material-symbols-outlined", one)) icon.setAttribute("aria-hidden", "true");
     one.addEventListener("keydown", (event) => {
       if (event.target !== one || !["Enter", " "].includes(event.key)) return;
       event.preventDefault();

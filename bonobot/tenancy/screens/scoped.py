@@ -50,6 +50,8 @@ class ScopedAdmin(ModelAdmin):
     # What an empty list says: a Material Symbol, and what to do first.
     empty_icon: ClassVar[str] = "inbox"
     empty_text: ClassVar[Any] = ""
+    # Columns by which rows are changed, and what others see in their place: "" for nothing.
+    changing_columns: ClassVar[dict[str, str]] = {}
     # What it means to remove one, and what to do first where other rows need it.
     removing: ClassVar[Any] = ""
     hindering: ClassVar[Any] = ""
@@ -101,6 +103,14 @@ class ScopedAdmin(ModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Follow the roles' table."""
         return self.may(request, self.needs_to_change)
+
+    def get_list_display(self, request: HttpRequest) -> Any:
+        """Return the columns: who may not change a row is offered no way to."""
+        columns = super().get_list_display(request)
+        if self.may(request, self.needs_to_change):
+            return columns
+        shown = (self.changing_columns.get(str(one), one) for one in columns)
+        return tuple(one for one in shown if one)
 
     def get_paginator(
         self,
