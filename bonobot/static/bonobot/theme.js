@@ -13,7 +13,10 @@
   function button(one) {
     one.tabIndex = 0;
     one.setAttribute("role", "button");
-    for (const icon of all(".material-symbols-outlined", one)) icon.setAttribute("aria-hidden", "true");
+    const icons = all(".material-symbols-outlined", one);
+    for (const icon of icons) icon.setAttribute("aria-hidden", "true");
+    const words = icons.reduce((text, icon) => text.replace(icon.textContent, ""), one.textContent);
+    if (!words.trim()) one.setAttribute("aria-label", document.getElementById("page")?.dataset.more ?? "");
     one.addEventListener("keydown", (event) => {
       if (event.target !== one || !["Enter", " "].includes(event.key)) return;
       event.preventDefault();
@@ -24,7 +27,9 @@
   // The panel that a button opens is found by the name of the state that both speak of.
   function opener(one) {
     const state = one.getAttribute("x-on:click").match(/^(\w+) = (?:!\1|true)$/)?.[1];
-    const panel = state && document.querySelector(`[x-show="${state}"]`);
+    const near = one.closest("[x-data]") ?? document;
+    const named = `[x-show="${state}"]`;
+    const panel = state && (near.querySelector(named) ?? document.querySelector(named));
     if (!panel) return;
     // By the keyboard alone: a pointer is where it has to be.
     let goesIn = false;
