@@ -10,7 +10,7 @@ often as one likes. Each page is opened three times by a signed-in administrator
 (`tests.crowd`): how long the first took, and the faster of the others. A query that takes longer
 than twenty seconds is given up. Calls are admitted and settled by the ledger's writer, a hundred of
 them one after the other. `verify` reads the first 200,000 rows; its memory is the process's peak.
-What `benchmarks.grown_gateway` measures comes last.
+What `benchmarks.grown_upkeep` and `benchmarks.grown_gateway` measure comes last.
 """
 
 import gc
@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rich.box import MARKDOWN
 from rich.console import Console
 from rich.table import Table
 
@@ -33,6 +34,7 @@ MORE = (
     ("dashboard, 7 days", "/admin/?range=7d"),
     ("dashboard, 30 days", "/admin/?range=30d"),
     ("usage", "/admin/usage/"),
+    ("audit, search of what isn't there", "/admin/ledger/auditrow/?q=nowhere-to-be-found"),
 )
 
 
@@ -47,7 +49,7 @@ def measure() -> None:
     from django.test import Client
 
     from agents.models import Agent
-    from benchmarks.grown_gateway import figures
+    from benchmarks import grown_gateway, grown_upkeep
     from bonobot.tenancy.models import Organization, User
     from mcp_servers.models import Server
     from tests.crowd import Town
@@ -70,7 +72,7 @@ def measure() -> None:
             sys.stdout.write(f"{error}\t{title}\n")
     _say(f"a call admitted and settled, of {CALLS}", _calls(where.pk))
     _verify(where.pk)
-    for title, *seconds in figures(town):
+    for title, *seconds in (*grown_upkeep.figures(where.pk), *grown_gateway.figures(town)):
         _say(title, *seconds)
 
 
@@ -135,12 +137,14 @@ def main(urls: list[str]) -> None:
             value, _, title = line.partition("\t")
             found.setdefault(title, {})[url] = value
     load = os.getloadavg()[1]
-    table = Table(title="Growth: ms, first; later", caption=f"load of five minutes: {load:.1f}")
+    table = Table(box=MARKDOWN)
     for title in ("what", *(url.rpartition("/")[2] for url in urls)):
         table.add_column(title)
     for title, values in found.items():
         table.add_row(title, *(values.get(url, "") for url in urls))
-    Console(width=110).print(table)
+    console = Console(width=120)
+    console.print(table)
+    console.print(f"Milliseconds, the first time; after that. Load of five minutes: {load:.1f}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""A grown organization's upkeep: the oldest rows of its audit leave, and days are summed anew.
+
+All of it is taken back, so that the same can be measured again.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
+from uuid import UUID
+
+STEPS, DAYS = 9, 5
+
+
+def figures(organization_id: UUID) -> Iterator[tuple[str, float, float]]:
+    """Yield what was measured: how many seconds it took in the median, and at most."""
+    from django.utils import timezone
+
+    from bonobot.ledger import retention, summing
+    from bonobot.ledger.models import Rollup
+
+    now = timezone.now()
+    took = _times([lambda: retention._step(organization_id, now, None)] * STEPS)
+    yield "1,000 rows of the audit leave: median; slowest", median(took), max(took)
+    whole = Rollup.objects.filter(organization_id=organization_id, grain="day", begins__lt=now)
+    days = whole.order_by("-begins").values_list("begins", flat=True).distinct()[1 : DAYS + 1]
+    took = _times([lambda day=day: summing._sum(organization_id, day) for day in days])
+    yield "a day summed anew, with its hours: median; slowest", median(took), max(took)
+
+
+def _times(deeds: list[Callable[[], Any]]) -> list[float]:
+    from django.db import transaction
+
+    times = []
+    with transaction.atomic():
+        for deed in deeds:
+            began = time.perf_counter()
+            deed()
+            times.append(time.perf_counter() - began)
+        transaction.set_rollback(True)
+    return times
