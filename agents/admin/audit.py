@@ -4,8 +4,9 @@ import json
 from typing import Any
 from uuid import UUID
 
+from django.contrib.admin import FieldListFilter
 from django.contrib.admin import ModelAdmin as DjangoModelAdmin
-from django.db.models import QuerySet
+from django.db.models import Field, QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
@@ -60,7 +61,34 @@ class KindFilter(DropdownFilter):
         return queryset.filter(event_type=kind) if kind in dict(KINDS) else queryset
 
 
-class Copied(FieldTextFilter):
+# What columns of the ledger, which has no words for people, are called above their filters.
+COLUMNS = {
+    "outcome": _("outcome"),
+    "decision": _("decision"),
+    "code": _("code"),
+    "agent_name": _("agent"),
+    "server_name": _("server"),
+    "tool_name": _("tool"),
+}
+
+
+class _Called(FieldListFilter):
+    """A filter that is called as people call its column."""
+
+    def __init__(self, field: Field, *args: Any, **kwargs: Any) -> None:
+        super().__init__(field, *args, **kwargs)
+        self.title = COLUMNS[field.name]
+
+
+class OutcomeFilter(_Called, MultipleChoicesDropdownFilter):
+    """What came of it; several at once."""
+
+
+class DecisionFilter(_Called, ChoicesDropdownFilter):
+    """What was decided."""
+
+
+class Copied(_Called, FieldTextFilter):
     """A copied name, looked for by a part of it."""
 
 
@@ -77,9 +105,9 @@ class AuditAdmin(ScopedAdmin):
     list_display = ("when", "result", "what", "on_what", "agent", "server", "who", "took")
     list_display_links = ("when",)
     list_filter = (
-        ("outcome", MultipleChoicesDropdownFilter),
+        ("outcome", OutcomeFilter),
         KindFilter,
-        ("decision", ChoicesDropdownFilter),
+        ("decision", DecisionFilter),
         ("code", Copied),
         ("agent_name", Copied),
         ("server_name", Copied),

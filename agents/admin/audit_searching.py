@@ -9,6 +9,7 @@ from django.contrib.admin.views.main import ORDER_VAR, PAGE_VAR
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from bonobot.ledger import searching
 from bonobot.lib.admin import WithinFilter
@@ -23,6 +24,8 @@ BY_TIME = frozenset({"", "1", "-1"})
 
 class AskedFilter(WithinFilter):
     """Rows between two moments; a search looks back from the later one."""
+
+    called = _("asked")
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Keep the rows in between, and remember the bounds."""

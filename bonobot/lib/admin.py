@@ -97,12 +97,17 @@ class SecretInput(PasswordInput):
 
 
 class WithinFilter(RangeDateTimeFilter):
-    """Rows between two moments (UTC); a day without a time means all of it."""
+    """Rows between two moments (UTC); a day without a time means all of it.
+
+    `called` is what the column is called where its model has no word for it.
+    """
+
+    called: Any = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         untyped: Any = self
-        untyped.title = format_lazy("{} (UTC)", untyped.title)
+        untyped.title = format_lazy("{} (UTC)", self.called or untyped.title)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         """Keep the rows in between; what is no date narrows nothing."""

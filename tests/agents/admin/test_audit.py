@@ -234,3 +234,11 @@ def test_every_action_that_was_recorded_has_its_german(acme: Organization) -> No
     with translation.override("de"):
         named = {code: action_name(code) for code in codes}
     assert not [code for code, name in named.items() if name == called(code)]
+
+
+def test_filters_are_called_in_the_readers_language(seat: desk.Desk) -> None:
+    seat.client.defaults["HTTP_ACCEPT_LANGUAGE"] = "de"
+    page = desk.words(seat.get("ledger_auditrow_changelist"))
+    for title in ("Ergebnis", "Entscheidung", "Code", "Agent", "Server", "Werkzeug"):
+        assert f"Nach {title}" in page, title
+    assert "Nach gefragt (UTC)" in page
