@@ -10,7 +10,6 @@ import json
 import logging
 import threading
 from collections.abc import Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
@@ -59,13 +58,13 @@ class Live:
 
     def __init__(self) -> None:
         self._due: dict[int, Moment] = {}
-        self._telling: Future[None] | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     def show(self, moment: Moment) -> None:
         """Have watchers see what a step shows, soon. On the loop only."""
         self._due[moment.step] = moment
         if self._telling is None or self._telling.done():
-            self._telling = runtime().spawn(self._tell(), name="live steps")
+            self._telling = runtime().begin(self._tell(), name="live steps")
 
     async def _tell(self) -> None:
         while self._due:

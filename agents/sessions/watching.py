@@ -12,7 +12,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator
-from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
 from math import inf
@@ -120,7 +119,7 @@ class Lookout:
     def __init__(self) -> None:
         self._watches: dict[UUID, Watch] = {}
         self._soon = asyncio.Event()
-        self._looking: Future[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     async def follow(self, session_id: UUID, after_seq: int) -> AsyncGenerator[list[Event]]:
         """Yield what is new, or nothing after `IDLE_S`, until the session rests."""
@@ -146,7 +145,7 @@ class Lookout:
         watch.due = 0.0
         self._soon.set()
         if self._looking is None or self._looking.done():
-            self._looking = runtime().spawn(self._look_out(), name="lookout")
+            self._looking = runtime().begin(self._look_out(), name="lookout")
         return watch
 
     def _end(self, watch: Watch, reader: Reader) -> None:

@@ -53,7 +53,7 @@ class HeldCalls:
         await runtime().orm(handovers.hold, organization_id, call.id)
         call.when_over(lambda: self._forget(call.id))
         if self._attending is None or self._attending.done():
-            self._attending = runtime().loop.create_task(self._attend(), name="held calls")
+            self._attending = runtime().begin(self._attend(), name="held calls")
 
     async def go_on(
         self, organization_id: UUID, call_id: str, responses: Mapping[str, Any]

@@ -176,7 +176,7 @@ class Listening:
 
     def _keep_looking(self) -> None:
         if self._looking is None or self._looking.done():
-            self._looking = runtime().loop.create_task(self._look(), name="gateway looks")
+            self._looking = runtime().begin(self._look(), name="gateway looks")
 
     async def _look(self) -> None:
         follower().when_changed.add(self._soon.set)

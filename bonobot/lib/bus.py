@@ -57,7 +57,7 @@ class Bus:
         self._listeners: dict[str, set[Woken]] = {}
         self._hearing: Future[None] | None = None
         self._rung: set[str] = set()
-        self._ringing: Future[None] | None = None
+        self._ringing: asyncio.Task[None] | None = None
         self._away_until = 0.0
 
     async def show(self, shown: Iterable[Texts]) -> bool:
@@ -104,7 +104,7 @@ class Bus:
         """Wake who listens at a place, soon; rings that come together are one. On the loop only."""
         self._rung.add(place)
         if self._ringing is None or self._ringing.done():
-            self._ringing = runtime().spawn(self._ring(), name="bus rings")
+            self._ringing = runtime().begin(self._ring(), name="bus rings")
 
     async def close(self) -> None:
         """Let go of the connections."""

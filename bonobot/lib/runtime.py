@@ -92,6 +92,18 @@ class Runtime:
         future.add_done_callback(functools.partial(_log_failure, name))
         return future
 
+    def begin(self, coro: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """Run a coroutine beside its caller, on the loop only; its failure is logged.
+
+        Unlike a future of `spawn`, which learns of it a turn of the loop later, the task is done as
+        soon as the coroutine ends: who finds it not done can still leave more for it to do.
+        """
+        task = self.loop.create_task(coro, name=name)
+        self._tasks.add(task)  # the loop alone would let it be collected
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(functools.partial(_log_failure, name))
+        return task
+
     async def orm(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run synchronous database work in one of the ORM threads.
 
@@ -340,6 +352,6 @@ def _settle(outcome: concurrent.futures.Future[T], task: asyncio.Task[T]) -> Non
         outcome.set_result(task.result())
 
 
-def _log_failure(name: str, outcome: concurrent.futures.Future[Any]) -> None:
+def _log_failure(name: str, outcome: concurrent.futures.Future[Any] | asyncio.Future[Any]) -> None:
     if not outcome.cancelled() and (error := outcome.exception()) is not None:
         logger.error("The task `%s` failed", name, exc_info=error)

@@ -1,6 +1,8 @@
 """Watching a session: what is new of it, shared by all who watch, within its bound of queries."""
 
 import asyncio
+from functools import partial
+from queue import SimpleQueue
 from time import monotonic
 
 import pytest
@@ -189,6 +191,51 @@ def test_a_step_that_was_read_late_is_not_skipped(session, hold, hasty):
     assert [event.data["text"] for event in late if event.id] == ["a", "b", "c"]
     assert [event.data["text"] for event in again if event.id] == ["c"]
     assert words(first) == [(None, "rest", "done")]
+
+
+def just_after(task, then):
+    """Return a coroutine function like `task` that has `then` called in the turn behind its end."""
+
+    async def ending():
+        await task()
+        runtime().loop.call_soon(then)
+
+    return ending
+
+
+def test_text_that_comes_when_all_is_told_is_told(session, hold, hasty, monkeypatch):
+    told = SimpleQueue()
+    monkeypatch.setattr(live, "write", told.put)
+
+    async def watched():
+        own = live.live()
+        model = await runtime().orm(rows.append, hold, "model", {}, state="intent", turn=1)
+        first, second = (
+            live._moment(hold, model, session.organization_id, {"text": text}) for text in "ab"
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(own, "_tell", just_after(own._tell, lambda: own.show(second)))
+            own.show(first)
+        return [await runtime().orm(told.get, timeout=5) for _ in "ab"]
+
+    moments = runtime().call(watched, timeout_s=20)
+    assert [one.shown["text"] for [one] in moments] == ["a", "b"]
+
+
+def test_who_comes_when_the_last_one_has_left_is_told(session, hold, hasty, monkeypatch):
+    async def watched():
+        own, first, second = watching.lookout(), Watcher(session.pk), watching.Reader(0)
+        begin = partial(own._begin, session.pk, second)
+        with monkeypatch.context() as patch:
+            patch.setattr(own, "_look_out", just_after(own._look_out, begin))
+            await first.until("state")
+        await first.leave()
+        await second.wake.wait()
+        own._end(own._watches[session.pk], second)
+        return second.take()
+
+    [told] = runtime().call(watched, timeout_s=10)
+    assert told.data["status"] == "running"
 
 
 def test_a_session_that_was_removed_rests(session, hasty):

@@ -136,6 +136,24 @@ def test_the_failure_of_a_spawned_task_is_logged_by_its_name(
     wait_for(lambda: "look for it" in caplog.text)
 
 
+def test_who_begins_a_task_sees_its_end_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def both() -> bool:
+        ended = asyncio.Event()
+
+        async def end() -> None:
+            ended.set()
+
+        async def fail() -> None:
+            raise ValueError("broken")
+
+        task = runtime().begin(end(), name="short")
+        await asyncio.wait({runtime().begin(fail(), name="breaks")})
+        return ended.is_set() and task.done()
+
+    assert runtime().call(both)
+    assert [one.getMessage() for one in caplog.records] == ["The task `breaks` failed"]
+
+
 def test_tasks_inherit_the_context_of_who_started_them() -> None:
     variable: ContextVar[str] = ContextVar("variable", default="nobody")
     variable.set("caller")
