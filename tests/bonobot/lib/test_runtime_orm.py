@@ -1,0 +1,110 @@
+"""The runtime's threads for database work: how many, and what becomes of their connections."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from bonobot.lib import runtime as module
+from bonobot.lib.runtime import close, runtime
+
+WAIT_S = 5
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    close()
+    yield
+    close()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_orm_work_runs_beside_the_loop_and_gives_its_connection_back() -> None:
+    """One of a pool goes back to it; one to SQLite's file stays with its thread until the end."""
+    seen: dict[str, Any] = {}
+    beside_each_other = threading.Barrier(module.ORM_THREADS)
+
+    def query(number: int, *, plus: int) -> int:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT %s + %s", [number, plus])
+            (found,) = cursor.fetchone()
+        seen["thread"] = threading.current_thread().name
+        seen["connection"] = connection.connection
+        return int(found)
+
+    async def work() -> int:
+        return await runtime().orm(query, 40, plus=2)
+
+    assert runtime().call(work) == 42
+    assert str(seen["thread"]).startswith("orm")
+
+    def is_open() -> bool:
+        beside_each_other.wait(5)
+        return connection.connection is not None
+
+    async def look() -> list[bool]:
+        each = range(module.ORM_THREADS)
+        return await asyncio.gather(*(runtime().orm(is_open) for _ in each))
+
+    on_file = connection.vendor == "sqlite"
+    assert sum(runtime().call(look)) == on_file
+    assert runtime().call(work) == 42
+    close()
+    if on_file:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            seen["connection"].execute("SELECT 1")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_to_a_file_does_not_stay_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEPT_S", 0.0)
+    seen: list[object] = []
+
+    def ask() -> None:
+        connection.ensure_connection()
+        seen.append(connection.connection)
+
+    def is_open() -> bool:
+        return connection.connection is not None
+
+    async def look() -> bool:
+        await runtime().orm(ask)
+        return await runtime().orm(is_open)
+
+    assert not runtime().call(look)
+    assert seen != [None]
+
+
+def test_at_most_eight_pieces_of_orm_work_run_at_once() -> None:
+    lock = threading.Lock()
+    running, most = 0, 0
+    full = threading.Barrier(module.ORM_THREADS)
+
+    def work() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        full.wait(WAIT_S)
+        with lock:
+            running -= 1
+
+    async def crowd() -> None:
+        await asyncio.gather(*(runtime().orm(work) for _ in range(3 * module.ORM_THREADS)))
+
+    runtime().call(crowd)
+    assert most == module.ORM_THREADS
+
+
+def test_orm_elsewhere_than_on_the_loop_is_refused() -> None:
+    found = runtime()
+
+    async def elsewhere() -> None:
+        await found.orm(int)
+
+    with pytest.raises(RuntimeError, match="belongs to the runtime's loop"):
+        asyncio.run(elsewhere())
