@@ -165,7 +165,7 @@ def start_web(folder: Path, name: str, *, port: int, extra: Mapping[str, str] | 
         [
             *(sys.executable, "-m", "uvicorn", "bonobot.asgi:application"),
             *("--host", "127.0.0.1", "--port", str(port), "--lifespan", "on"),
-            *("--timeout-graceful-shutdown", "5"),
+            *("--http", "h11", "--timeout-graceful-shutdown", "5"),
         ],
         folder=folder,
         env=environment({"BONOBOT_URL": f"http://127.0.0.1:{port}", **(extra or {})}),

@@ -32,7 +32,8 @@ def web(host: str, port: int) -> Program:
         python(
             *("uvicorn", "bonobot.asgi:application", "--host", host, "--port", str(port)),
             *("--lifespan", "on", "--no-access-log", "--no-server-header"),
-            *("--timeout-graceful-shutdown", "5"),
+            # Whatever else is installed: httptools reads heads of any size (docs/performance.md).
+            *("--http", "h11", "--timeout-graceful-shutdown", "5"),
         ),
     )
 

@@ -1,0 +1,58 @@
+"""Requests that no client should send: read strictly, within bounds, and never taken for others."""
+
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from bonobot.management.programs import web as program
+from tests.processes import Web
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+MIB = 1024 * 1024
+HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+POST = HEAD.replace(b"GET", b"POST")
+ENDS = b"Connection: close\r\n\r\n"
+UNFIT = {
+    "a header of a mebibyte": HEAD + b"X: " + b"a" * MIB + b"\r\n" + ENDS,
+    "fifty thousand headers": HEAD + b"X: 1\r\n" * 50_000 + ENDS,
+    "no host": b"GET /healthz HTTP/1.1\r\n" + ENDS,
+    "two hosts": HEAD + b"Host: elsewhere\r\n" + ENDS,
+    "two lengths": POST + b"Content-Length: 4\r\nContent-Length: 5\r\n" + ENDS + b"abcde",
+    "an unknown coding": POST + b"Transfer-Encoding: identity, chunked\r\n" + ENDS + b"0\r\n\r\n",
+    "a space before the colon": HEAD + b"X : a\r\n" + ENDS,
+}
+
+
+@pytest.fixture
+def answered(start_web: Callable[..., Web]) -> Callable[[bytes], bytes]:
+    """A function that sends bytes and returns what came until the end."""
+    port = start_web().port
+
+    def ask(sent: bytes) -> bytes:
+        came = b""
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=10) as link,
+            suppress(ConnectionError),  # it may be closed before all is sent
+        ):
+            link.sendall(sent)
+            while part := link.recv(65536):
+                came += part
+        return came
+
+    return ask
+
+
+def test_what_is_unfit_gets_no_answer_but_a_refusal(answered: Callable[[bytes], bytes]) -> None:
+    assert answered(HEAD + ENDS).startswith(b"HTTP/1.1 200")
+    for what, sent in UNFIT.items():
+        came = answered(sent)
+        assert not came or came.startswith((b"HTTP/1.1 400", b"HTTP/1.1 431")), (what, came[:100])
+    assert answered(HEAD + ENDS).startswith(b"HTTP/1.1 200")
+
+
+def test_the_parser_is_named_whatever_else_is_installed() -> None:
+    command = " ".join(program("127.0.0.1", 1).command)
+    assert "--http h11" in command
