@@ -15,6 +15,7 @@ from agents.tool_policies import PolicyText, set_policy
 from bonobot.gateway import fulfilling
 from bonobot.gateway.mount import Mount
 from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Unavailable
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.models import Organization
 from mcp_servers.models import Server
@@ -364,3 +365,31 @@ def test_an_error_of_the_servers_own_is_what_the_task_ends_with(
     ended = over(wire, number)
     assert (ended["status"], ended["error"]["code"]) == ("failed", -32050)
     assert ended["error"]["data"] == {"why": "shut"}
+
+
+async def away(request: Any) -> Any:
+    raise Unavailable("The audit can't be written now.", code="audit_unavailable")
+
+
+async def unlisted(*_: Any) -> bool:
+    return False
+
+
+def test_a_call_that_we_can_not_make_tells_why(
+    number: str, wire: Wire, say: Say, effects: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say("approve")
+    monkeypatch.setattr(fulfilling.calls, "call", away)
+    assert code(over(wire, number)) == "audit_unavailable"
+    assert not effects.read_text()
+
+
+def test_a_fault_of_ours_is_told_as_one_where_the_tool_is_not_offered_any_more(
+    number: str, wire: Wire, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say("approve")
+    monkeypatch.setattr(fulfilling.calls, "call", away)
+    monkeypatch.setattr(fulfilling, "listed", unlisted)
+    ended = over(wire, number)
+    assert (ended["status"], ended["error"]["code"]) == ("failed", -32603)
+    assert ended["error"]["data"]["code"] == "audit_unavailable"
