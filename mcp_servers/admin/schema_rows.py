@@ -1,10 +1,13 @@
-"""A JSON Schema as rows that people can read: name, type, what it must be, what it is for. Pure."""
+"""A JSON Schema as rows that people can read: name, type, what it must be, what it is for."""
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+
+from django.utils.translation import gettext as _t
+from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.untrusted import visible
 
@@ -15,13 +18,13 @@ _BOUNDS = (
     ("maximum", "≤ {}"),
     ("exclusiveMinimum", "> {}"),
     ("exclusiveMaximum", "< {}"),
-    ("minLength", "at least {} characters"),
-    ("maxLength", "at most {} characters"),
-    ("minItems", "at least {} items"),
-    ("maxItems", "at most {} items"),
-    ("pattern", "matches {}"),
+    ("minLength", _("at least {} characters")),
+    ("maxLength", _("at most {} characters")),
+    ("minItems", _("at least {} items")),
+    ("maxItems", _("at most {} items")),
+    ("pattern", _("matches {}")),
     ("format", "{}"),
-    ("multipleOf", "multiple of {}"),
+    ("multipleOf", _("multiple of {}")),
 )
 
 
@@ -97,7 +100,7 @@ def _type(schema: Mapping[str, Any], root: Any = None) -> str:
     if isinstance(kind, list):
         return visible(" or ".join(map(str, kind)), 100)
     if kind == "array" and isinstance(schema.get("items"), Mapping):
-        return f"list of {_type(schema['items'], root)}"
+        return _t("list of {}").format(_type(schema["items"], root))
     if kind is not None:
         return visible(str(kind), 100)
     for word in ("anyOf", "oneOf"):
@@ -105,19 +108,19 @@ def _type(schema: Mapping[str, Any], root: Any = None) -> str:
             return " or ".join(_type(one, root) for one in choices[:5] if isinstance(one, Mapping))
     if "$ref" in schema:
         return visible(str(schema["$ref"]).rpartition("/")[2], 100)
-    return "one of a list" if "enum" in schema or "const" in schema else "anything"
+    return _t("one of a list") if "enum" in schema or "const" in schema else _t("anything")
 
 
 def _bounds(schema: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(values := schema.get("enum"), list):
-        yield visible("one of: " + ", ".join(_short(value) for value in values[:30]), 600)
+        yield visible(_t("one of: {}").format(", ".join(map(_short, values[:30]))), 600)
     if "const" in schema:
-        yield visible(f"always {_short(schema['const'])}", 200)
+        yield visible(_t("always {}").format(_short(schema["const"])), 200)
     if "default" in schema:
-        yield visible(f"default {_short(schema['default'])}", 200)
+        yield visible(_t("default {}").format(_short(schema["default"])), 200)
     for word, text in _BOUNDS:
         if isinstance(value := schema.get(word), str | int | float):
-            yield visible(text.format(value), 200)
+            yield visible(str(text).format(value), 200)
 
 
 def _short(value: Any) -> str:

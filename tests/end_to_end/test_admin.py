@@ -181,6 +181,7 @@ def test_the_form_shows_the_fields_of_the_chosen_transport(anna: Page) -> None:
     expect(anna.get_by_label("Command")).to_be_visible()
     expect(anna.get_by_label("URL", exact=True)).to_be_hidden()
     anna.get_by_label("HTTP").check()
+    anna.get_by_text("More about the connection").click()
     anna.get_by_role("button", name="Add a row").click()
     anna.get_by_label("Name", exact=True).last.fill("X-Team")
     anna.get_by_label("Value", exact=True).fill("geheim")

@@ -103,6 +103,7 @@ def test_whoever_stays_can_still_send_what_was_about_to_be_sent(
     server = desk.web_server(acme)
     guard = Guard(olga)
     olga.goto(f"/admin/mcp_servers/server/{server.pk}/configuration/")
+    olga.get_by_text("Description, on or off").click()
     olga.get_by_label("Description").fill("Weather")
     with olga.expect_event("dialog"):
         olga.get_by_role("switch").first.click(no_wait_after=True)  # another form of the page

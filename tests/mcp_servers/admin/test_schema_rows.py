@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.utils.translation import override
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,14 @@ def test_hidden_characters_in_a_schema_are_visible() -> None:
     [row] = rows({"properties": {"a\u200b": {"description": "b\u202ec"}}})
     assert "⟨U+200B⟩" in row.name
     assert "⟨U+202E⟩" in row.description
+
+
+def test_what_a_member_must_be_is_told_in_the_readers_language() -> None:
+    member = {"type": "array", "minItems": 2, "default": []}
+    with override("de"):
+        [row] = rows({"properties": {"tags": member | {"items": {"enum": ["a"]}}}})
+    assert row.type == "Liste aus: eins einer Liste"
+    assert row.bounds == ("Vorgabe []", "mindestens 2 Einträge")
 
 
 def test_a_long_schema_is_cut() -> None:
