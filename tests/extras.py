@@ -38,6 +38,7 @@ from tests.processes import Process, start, unused_port
 
 GREETER = ROOT / "tests" / "servers" / "greeter.py"
 READY_S = 180.0
+ENDS_S = 60.0  # a worker may take 45 of them
 WITHOUT = "none"
 MODELS = {
     "anthropic": ("--kind", "anthropic", "--key", "none", "--url", "http://127.0.0.1:9"),
@@ -123,15 +124,18 @@ class Installation:
         return browser
 
     def end(self) -> None:
-        """Interrupt it as Ctrl-C does; nothing of it may stay."""
-        if self.process is None:
+        """Interrupt it as Ctrl-C does; nothing of it may stay. Again is harmless."""
+        process, self.process = self.process, None
+        if process is None:
             return
         try:
-            os.killpg(self.process.pid, signal.SIGINT)
-            assert self.process.popen.wait(30) == 0, self.process.log()
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.popen.wait(ENDS_S) == 0, process.log()
             eventually(lambda: not self.left(), within=10, what="the end of every process")
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still there after {ENDS_S:g} s:\n{process.log()}") from None
         finally:
-            self.process.kill()
+            process.kill()
 
     def left(self) -> list[int]:
         """Return the processes that were started from this environment."""
