@@ -158,24 +158,26 @@ def _definitions(organization_id: UUID) -> DefinitionQuerySet:
 
 
 def _waiting(organization_id: UUID) -> list[dict[str, Any]]:
-    """Return the servers with definitions that wait, and how many."""
-    counted = (
+    """Return the servers with the most definitions that wait, and how many."""
+    changed = ~Q(pinned_digest="")
+    by_server = (
         _definitions(organization_id)
         .waiting()
+        .order_by()
         .values("server_id")
-        .annotate(n=Count("server"), changed=Count("server", filter=~Q(pinned_digest="")))
-        .order_by("-changed", "-n", "server_id")
+        .annotate(n=Count("server"), changed=Count("server", filter=changed))
     )
-    # Their names come after that: so the index alone is read for all others.
-    rows = list(counted[:LISTED])
-    names = dict(
-        Server.objects.filter(pk__in=[row["server_id"] for row in rows]).values_list("pk", "name")
+    # Names and numbers are read of those alone: for all others it is the index that is read.
+    most = by_server.order_by("-changed", "-n", "server_id").values("server_id")[:LISTED]
+    own = by_server.filter(server=OuterRef("pk"))
+    rows = Server.objects.filter(pk__in=most).values(
+        server_id=F("pk"),
+        server__name=F("name"),
+        n=Subquery(own.values("n")),
+        changed=Subquery(own.values("changed")),
     )
-    return [
-        {**row, "server__name": names[row["server_id"]]}
-        for row in rows
-        if row["server_id"] in names
-    ]
+    found: list[dict[str, Any]] = [{**row} for row in rows]
+    return sorted(found, key=lambda row: (-row["changed"], -row["n"], row["server_id"]))
 
 
 def _spends(organization_id: UUID) -> list[Spend]:
