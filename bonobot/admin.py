@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy as _
 from django.views.decorators.cache import never_cache
 
 from bonobot.dashboard import dashboard
+from bonobot.diagnosis import screen as settings_check
 from bonobot.lib.admin import AdminSite, AuthenticationForm
 from bonobot.lib.problems import NotFound, Problem
 from bonobot.lib.sayings import say
@@ -100,6 +101,7 @@ NAVIGATION: tuple[tuple[Any, tuple[Entry, ...]], ...] = (
             (_("Issuers of tokens"), "passkey", "tenancy_issuer_changelist", Action.VIEW, True),
             (_("Launchers"), "terminal", "mcp_servers_launcher_changelist", Action.VIEW, True),
             (_("Schedules"), "schedule", SCHEDULES, Action.VIEW, True),
+            (_("Settings check"), "troubleshoot", settings_check.ADDRESS, Action.VIEW, True),
         ),
     ),
 )
@@ -218,6 +220,11 @@ class Site(AdminSite):
             *addresses(self.admin_view),
             *profile.addresses(self.admin_view),
             path("usage/", self.admin_view(usage_page), name="usage"),
+            path(
+                "settings-check/",
+                self.admin_view(settings_check.settings_check),
+                name=settings_check.ADDRESS,
+            ),
             path("palette/", self.admin_view(self.palette), name="palette"),
             *_of_programs(self.admin_view),
             path("organization/halt/", self.admin_view(kill_switch), name="organization_halt"),

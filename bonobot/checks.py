@@ -18,6 +18,7 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 
 from bonobot.lib import env
 from bonobot.lib.databases import is_sqlite
+from bonobot.lib.sayings import say
 
 OLDEST_SQLITE = (3, 35, 0)  # the first with RETURNING, which the ledger's claims need
 KEY_VARIABLES = (
@@ -38,8 +39,12 @@ def sqlite_is_new_enough(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     wanted = ".".join(map(str, OLDEST_SQLITE))
     return [
         Error(
-            f"Python's SQLite library is {sqlite3.sqlite_version}, but {wanted} is needed.",
-            hint="Use a Python built with a newer SQLite, or PostgreSQL through `DATABASE_URL`.",
+            say(
+                "Python's SQLite library is {version}, but {wanted} is needed.",
+                version=sqlite3.sqlite_version,
+                wanted=wanted,
+            ),
+            hint=say("Use a Python with a newer SQLite, or PostgreSQL through `DATABASE_URL`."),
             id="bonobot.E001",
         )
     ]
@@ -50,8 +55,14 @@ def keys_are_private(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find generated keys that other users of the machine can read."""
     return [
         Error(
-            f"The key file {str(path)!r} can be read by other users (mode {mode:04o}).",
-            hint=f"Run `chmod 600 {path}` and, if others have access here, rotate the key.",
+            say(
+                "The key file `{path}` can be read by other users (mode {mode:04o}).",
+                path=path,
+                mode=mode,
+            ),
+            hint=say(
+                "Run `chmod 600 {path}` and, if others have access here, rotate the key.", path=path
+            ),
             id="bonobot.E002",
         )
         for path, mode in open_key_files()
@@ -63,8 +74,8 @@ def variables_are_known(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     """Find `BONOBOT_*` variables that no setting reads."""
     return [
         Warning(
-            f"The environment variable `{name}` is not a setting of Bonobot.",
-            hint="Correct its spelling or remove it; `.env.example` lists all settings.",
+            say("The environment variable `{name}` is not a setting of Bonobot.", name=name),
+            hint=say("Correct its spelling or remove it; `.env.example` lists all settings."),
             id="bonobot.W001",
         )
         for name in env.unknown()
@@ -79,8 +90,11 @@ def url_is_encrypted(app_configs: Configs, **_: Any) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            f"`BONOBOT_URL` is {settings.BONOBOT_URL!r}: passwords and tokens travel unencrypted.",
-            hint="Serve Bonobot over https and set `BONOBOT_URL=https://…`; cookies follow.",
+            say(
+                "`BONOBOT_URL` is `{url}`: passwords and tokens travel unencrypted.",
+                url=settings.BONOBOT_URL,
+            ),
+            hint=say("Serve Bonobot over https and set `BONOBOT_URL=https://…`; cookies follow."),
             id="bonobot.W101",
         )
     ]
@@ -94,11 +108,16 @@ def keys_are_given(app_configs: Configs, **_: Any) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            f"{', '.join(f'`{name}`' for name in generated)} are not set: the keys in "
-            f"{str(settings.BONOBOT_VAR / 'keys')!r} lie beside the data that they protect, and "
-            "a second host would make others.",
-            hint="Move them to your secret store and give them to every host, for example as "
-            "`BONOBOT_FIELD_KEYS_FILE=/run/secrets/field_keys`.",
+            say(
+                "Not set: {names}. The keys in `{folder}` lie beside the data that they protect, "
+                "and a second host would make others.",
+                names=", ".join(f"`{name}`" for name in generated),
+                folder=settings.BONOBOT_VAR / "keys",
+            ),
+            hint=say(
+                "Move them to your secret store and give them to every host, for example as "
+                "`BONOBOT_FIELD_KEYS_FILE=/run/secrets/field_keys`."
+            ),
             id="bonobot.W102",
         )
     ]
@@ -111,17 +130,21 @@ def services_are_shared(app_configs: Configs, **_: Any) -> list[CheckMessage]:
     if _on_sqlite():
         found.append(
             Warning(
-                "The database is SQLite: one machine, one writer at a time.",
-                hint="Set `DATABASE_URL=postgresql://…` for more than one host or many agents.",
+                say("The database is SQLite: one machine, one writer at a time."),
+                hint=say(
+                    "Set `DATABASE_URL=postgresql://…` for more than one host or many agents."
+                ),
                 id="bonobot.W103",
             )
         )
     if not settings.REDIS_URL:
         found.append(
             Warning(
-                "The broker is a folder: workers on other hosts get no work, and what a killed "
-                "worker held waits for the next sweep.",
-                hint="Set `REDIS_URL=redis://…`.",
+                say(
+                    "The broker is a folder: workers on other hosts get no work, and what a killed "
+                    "worker held waits for the next sweep."
+                ),
+                hint=say("Set `REDIS_URL=redis://…`."),
                 id="bonobot.W104",
             )
         )
@@ -135,8 +158,8 @@ def user_is_ordinary(app_configs: Configs, **_: Any) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            "Bonobot runs as root, and so does every stdio server it starts.",
-            hint="Run it as a user of its own that may write only `BONOBOT_VAR`.",
+            say("Bonobot runs as root, and so does every stdio server it starts."),
+            hint=say("Run it as a user of its own that may write only `BONOBOT_VAR`."),
             id="bonobot.W105",
         )
     ]
@@ -150,9 +173,12 @@ def heads_are_elsewhere(app_configs: Configs, **_: Any) -> list[CheckMessage]:
         return []
     return [
         Warning(
-            f"The signed heads of the audit are kept in {str(heads)!r}, beside what they vouch "
-            "for: who can change the one can remove the other.",
-            hint="Set `BONOBOT_AUDIT_HEADS` to a folder that another host collects.",
+            say(
+                "The signed heads of the audit are kept in `{heads}`, beside what they vouch for: "
+                "who can change the one can remove the other.",
+                heads=heads,
+            ),
+            hint=say("Set `BONOBOT_AUDIT_HEADS` to a folder that another host collects."),
             id="bonobot.W106",
         )
     ]

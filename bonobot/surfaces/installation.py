@@ -15,8 +15,9 @@ AREA = Area(
         ),
         Deed(
             "Look for faults",
+            admin="settings_check",
             cli="doctor",
-            why=HOST,
+            why="Programs ask `/readyz?all` and `/metrics`, which say it in numbers.",
         ),
         Deed(
             "Save and put back everything",

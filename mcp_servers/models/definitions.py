@@ -132,8 +132,7 @@ class Definition(GovernedModel):
             # PostgreSQL counts what waits without a look at the rows. To SQLite, which doesn't know
             # what a parameter will be when it chooses an index, the one before is all there is.
             models.Index(
-                fields=["organization", "server"],
-                include=["pinned_digest"],
+                fields=["organization", "server", "pinned_digest"],
                 name="definition_waits",
                 condition=WAITING,
             ),

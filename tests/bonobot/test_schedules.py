@@ -7,9 +7,10 @@ from django.db import OperationalError
 from django.utils import timezone
 from django_celery_beat.models import CrontabSchedule, IntervalSchedule, PeriodicTask
 
-from bonobot import diagnosis, schedules
+from bonobot import schedules
 from bonobot.beat import Schedules
 from bonobot.celery import app
+from bonobot.diagnosis import dependencies
 from bonobot.ledger.models import AuditRow
 from bonobot.lib.problems import Problem
 from bonobot.schedules import ESSENTIAL, default_s, period_s, save_schedule, sync
@@ -195,7 +196,7 @@ def test_the_doctor_knows_beat_by_what_it_wrote(boss):
 
 
 def states():
-    return {finding.name: finding.state for finding in diagnosis.schedule()}
+    return {finding.name: finding.state for finding in dependencies.schedule()}
 
 
 def test_the_screen_lets_a_platform_administrator_edit_and_nobody_else():

@@ -426,6 +426,17 @@
     });
   }
 
+  // A part that takes long, asked for when the page is there: data-asked="address".
+  async function asking(place) {
+    try {
+      const answer = await piece(place.dataset.asked);
+      place.replaceChildren(element(await answer.text()));
+    } catch {
+      location.assign("?look=1");
+    }
+    place.removeAttribute("aria-busy");
+  }
+
   // Parts that change by themselves: data-parts="address", asked while somebody looks, and while
   // the page has what data-while="selector" selects, if that is said.
   function refreshing(place) {
@@ -591,6 +602,7 @@
     choosing();
     for (const form of all(GUARDED)) untouched.set(form, content(form));
     connecting();
+    all("[data-asked]").forEach(asking);
     all("[data-parts]").forEach(refreshing);
     all("[data-palette]").forEach(palette);
     all("[data-countdown]").forEach(remaining);

@@ -13,7 +13,7 @@ from django.db import OperationalError, connection
 from pytest_django import Settings
 
 from bonobot import diagnosis, health, readiness
-from bonobot.diagnosis import Finding
+from bonobot.diagnosis import Finding, dependencies, machine
 from mcp_servers import watch_leases
 from mcp_servers.connections.confinement import Unavailable
 from mcp_servers.connections.containment import GROUP, NAMESPACE
@@ -38,13 +38,13 @@ def doctor(*arguments: str) -> tuple[str, int]:
 
 
 def test_the_interpreter_and_the_folder_are_fine_here() -> None:
-    assert states(diagnosis.python) == {"python": "ok"}
-    assert states(diagnosis.folder) == {"folder": "ok", "keys": "ok"}
+    assert states(machine.python) == {"python": "ok"}
+    assert states(machine.folder) == {"folder": "ok", "keys": "ok"}
 
 
 def test_an_old_interpreter_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "OLDEST_PYTHON", (4, 0))
-    assert states(diagnosis.python) == {"python": "failed"}
+    monkeypatch.setattr(machine, "OLDEST_PYTHON", (4, 0))
+    assert states(machine.python) == {"python": "failed"}
 
 
 def test_a_folder_that_is_not_writable_fails(
@@ -52,7 +52,7 @@ def test_a_folder_that_is_not_writable_fails(
 ) -> None:
     settings.BONOBOT_VAR = tmp_path
     monkeypatch.setattr(os, "access", lambda *_: False)
-    assert states(diagnosis.folder)["folder"] == "failed"
+    assert states(machine.folder)["folder"] == "failed"
 
 
 def test_a_readable_key_fails_with_the_command_that_repairs_it(
@@ -62,17 +62,17 @@ def test_a_readable_key_fails_with_the_command_that_repairs_it(
     key = tmp_path / "keys" / "field_keys"
     key.parent.mkdir()
     key.touch(0o644)
-    finding = list(diagnosis.folder())[1]
+    finding = list(machine.folder())[1]
     assert (finding.state, finding.fix) == ("failed", f"Run `chmod 600 {key}`.")
 
 
 def test_the_database_is_fine_here(db: None) -> None:
-    assert states(diagnosis.database) == {"database": "ok", "migrations": "ok"}
+    assert states(dependencies.database) == {"database": "ok", "migrations": "ok"}
 
 
 def test_missing_migrations_fail(db: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health, "unapplied", lambda: 2)
-    assert states(diagnosis.database)["migrations"] == "failed"
+    assert states(dependencies.database)["migrations"] == "failed"
 
 
 def test_a_database_that_is_away_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_a_database_that_is_away_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OperationalError("refused")
 
     monkeypatch.setattr(health, "unapplied", away)
-    assert states(diagnosis.database) == {"database": "failed"}
+    assert states(dependencies.database) == {"database": "failed"}
 
 
 def test_nothing_more_is_asked_of_a_database_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_nothing_more_is_asked_of_a_database_that_is_away(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(diagnosis, "OF_ROWS", (rows, goes))
     for first in (away, goes):
-        monkeypatch.setattr(diagnosis, "LOOKS", (first, rows, diagnosis.python))
+        monkeypatch.setattr(diagnosis, "LOOKS", (first, rows, machine.python))
         assert [one.name for one in diagnosis.diagnose()][-1] == "python"
     assert not asked
 
@@ -116,30 +116,30 @@ def test_a_database_that_gives_no_connection_is_asked_why(monkeypatch: pytest.Mo
 def test_keys_that_open_nothing_fail_with_what_to_do(
     db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert states(diagnosis.secrets) == {"secrets": "ok"}
+    assert states(dependencies.secrets) == {"secrets": "ok"}
     monkeypatch.setattr(readiness, "unopened", lambda: iter(["tokens"]))
-    (finding,) = diagnosis.secrets()
+    (finding,) = dependencies.secrets()
     assert (finding.state, finding.detail) == ("failed", "made with other keys: tokens")
 
 
 @pytest.mark.postgres
 def test_the_database_server_has_the_time_and_connections(db: None) -> None:
-    assert set(states(diagnosis.clock)) == {"clock", "connections"}
-    assert states(diagnosis.clock)["clock"] == "ok"
+    assert set(states(dependencies.clock)) == {"clock", "connections"}
+    assert states(dependencies.clock)["clock"] == "ok"
 
 
 @pytest.mark.redis
 def test_redis_keeps_what_it_was_given() -> None:
-    assert states(diagnosis.memory_of_redis) == {"redis": "ok"}
+    assert states(dependencies.memory_of_redis) == {"redis": "ok"}
 
 
 def test_no_worker_fails() -> None:
-    assert states(diagnosis.broker) == {"broker": "ok", "worker": "failed"}
+    assert states(dependencies.broker) == {"broker": "ok", "worker": "failed"}
 
 
 @pytest.mark.worker
 def test_a_worker_is_found(worker: Process) -> None:
-    found = states(diagnosis.broker)
+    found = states(dependencies.broker)
     assert found == {"broker": "ok", "worker": "ok", "beat": "warning"}
 
 
@@ -148,20 +148,20 @@ def test_a_worker_is_found(worker: Process) -> None:
 )
 def test_beat_is_known_by_what_reached_the_workers(uptime: int, sweeps: int, state: str) -> None:
     idle = {"uptime": 3, "total": {}}
-    busy = {"uptime": uptime, "total": {diagnosis.SWEEP: sweeps} if sweeps else {}}
-    assert diagnosis.beat([idle, busy]).state == state
+    busy = {"uptime": uptime, "total": {dependencies.SWEEP: sweeps} if sweeps else {}}
+    assert dependencies.beat([idle, busy]).state == state
 
 
 def test_servers_that_nobody_listens_to_are_a_warning(db: None, settings: Settings) -> None:
-    assert states(diagnosis.watching) == {"change notices": "ok"}
+    assert states(dependencies.watching) == {"change notices": "ok"}
     server = casting.http_server(casting.organization(), "http://127.0.0.1:9/mcp")
     watch_leases.declare(server, {"tools": {"listChanged": True}})
-    [finding] = diagnosis.watching()
+    [finding] = dependencies.watching()
     assert (finding.state, finding.detail) == ("warning", "1 of 1 servers are unheard")
     watch_leases.claim(uuid4(), 1)
-    assert states(diagnosis.watching) == {"change notices": "ok"}
+    assert states(dependencies.watching) == {"change notices": "ok"}
     settings.BONOBOT_WATCHED_SERVERS = 0
-    assert states(diagnosis.watching) == {"change notices": "ok"}
+    assert states(dependencies.watching) == {"change notices": "ok"}
 
 
 def test_an_issuer_of_tokens_is_asked_for_its_keys(transactional_db: None) -> None:
@@ -169,18 +169,18 @@ def test_an_issuer_of_tokens_is_asked_for_its_keys(transactional_db: None) -> No
     with listening() as login:
         casting.issuer(acme, login.url, "Here", allow_private=True)
         casting.issuer(acme, "http://127.0.0.1:9", "Gone", allow_private=True)
-        found = states(diagnosis.issuers)
+        found = states(dependencies.issuers)
     assert found == {"issuer Here": "ok", "issuer Gone": "failed"}
 
 
 def test_a_missing_launcher_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert set(states(diagnosis.launchers).values()) == {"warning"}
+    assert set(states(machine.launchers).values()) == {"warning"}
 
 
 def test_namespaces_for_stdio_servers_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diagnosis, "containment", lambda: NAMESPACE)
-    assert states(diagnosis.isolation) == {"isolation": "ok"}
+    monkeypatch.setattr(machine, "containment", lambda: NAMESPACE)
+    assert states(machine.isolation) == {"isolation": "ok"}
 
 
 @pytest.mark.parametrize(
@@ -194,10 +194,10 @@ def test_namespaces_for_stdio_servers_are_fine(monkeypatch: pytest.MonkeyPatch) 
 def test_weaker_isolation_is_a_warning_with_what_to_do(
     platform: str, tool: str | None, fix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diagnosis, "containment", lambda: GROUP)
+    monkeypatch.setattr(machine, "containment", lambda: GROUP)
     monkeypatch.setattr(shutil, "which", lambda name: tool)
     monkeypatch.setattr("sys.platform", platform)
-    [finding] = diagnosis.isolation()
+    [finding] = machine.isolation()
     assert finding.state == "warning"
     assert fix in finding.fix
 
@@ -208,34 +208,34 @@ def test_a_box_that_does_not_work_fails_where_a_server_asks_for_it(
 ) -> None:
     problem = Unavailable("`bwrap` isn't installed", "Install the package `bubblewrap`.")
     monkeypatch.setattr(
-        diagnosis, "fault", lambda kind, network: problem if kind == "bubblewrap" else None
+        machine, "fault", lambda kind, network: problem if kind == "bubblewrap" else None
     )
     server = casting.stdio_server(casting.organization())
     if asked:
         Server.objects.filter(pk=server.pk).update(confinement="bubblewrap")
-    assert states(diagnosis.boxes) == {"namespaces": "ok", "bubblewrap": state}
-    assert "package `bubblewrap`" in list(diagnosis.boxes())[1].fix
+    assert states(machine.boxes) == {"namespaces": "ok", "bubblewrap": state}
+    assert "package `bubblewrap`" in list(machine.boxes())[1].fix
 
 
 def test_a_box_is_looked_at_though_the_database_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(self: object) -> None:
         raise OperationalError("refused")
 
-    monkeypatch.setattr(diagnosis, "fault", lambda kind, network: Unavailable("no", "Install it."))
+    monkeypatch.setattr(machine, "fault", lambda kind, network: Unavailable("no", "Install it."))
     monkeypatch.setattr(ServerQuerySet, "enabled", away)
-    assert set(states(diagnosis.boxes).values()) == {"warning"}
+    assert set(states(machine.boxes).values()) == {"warning"}
 
 
 def test_another_package_of_our_names_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert list(diagnosis.packages()) == []
+    assert list(machine.packages()) == []
     about = tmp_path / "openai_agents-1.0.dist-info"
     about.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: openai-agents\nVersion: 1.0\n")
     (about / "top_level.txt").write_text("agents\n")
     monkeypatch.syspath_prepend(tmp_path)
-    [found] = diagnosis.packages()
+    [found] = machine.packages()
     assert (found.state, "openai-agents" in found.detail) == ("failed", True)
 
 

@@ -1,0 +1,85 @@
+"""The settings check in the admin: what `bonobot doctor` and `check --deploy` say.
+
+It is what this web process finds. The page comes at once; what is looked at takes seconds (workers
+are waited for), and its script asks for it then. Without a script a link does.
+"""
+
+from django.core.checks import CheckMessage, Tags, run_checks
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext_lazy as _
+
+from bonobot.diagnosis import diagnose
+from bonobot.diagnosis.findings import State
+from bonobot.lib.problems import Forbidden
+from bonobot.lib.sayings import say
+from bonobot.tenancy.active import principal_of
+from bonobot.tenancy.screens.answers import FRAGMENT, fragment, screen
+
+ADDRESS = "settings_check"
+# Those that look at settings; the others look at code, and hold before anything starts.
+OF_SETTINGS = [Tags.security, Tags.database]
+
+NAMES = {
+    "python": _("Python"),
+    "packages": _("Packages"),
+    "folder": _("Folder for data"),
+    "keys": _("Keys"),
+    "database": _("Database"),
+    "migrations": _("Migrations"),
+    "secrets": _("Stored secrets"),
+    "clock": _("Clock"),
+    "connections": _("Connections to the database"),
+    "broker": _("Broker"),
+    "worker": _("Workers"),
+    "beat": _("Beat"),
+    "redis": _("Memory of Redis"),
+    "schedule": _("Schedule"),
+    "switched off": _("Switched off"),
+    "change notices": _("Change notices"),
+    "isolation": _("Isolation of stdio servers"),
+    "namespaces": _("Confinement by namespaces"),
+    "bubblewrap": _("Confinement by bubblewrap"),
+    "sandbox": _("Sandbox of agents"),
+}
+TONES: dict[State, tuple[str, object]] = {
+    "failed": ("bad", _("failed")),
+    "warning": ("warn", _("warning")),
+    "ok": ("good", _("fine")),
+}
+
+
+def settings_check(request: HttpRequest) -> HttpResponseBase:
+    """Show the check to platform administrators; raises `Forbidden` for all others."""
+    if not principal_of(request).platform_admin:
+        remedy = say("Ask a platform administrator.")
+        raise Forbidden("This isn't done here.", rule="platform_admin", remedy=remedy)
+    if FRAGMENT in request.headers:
+        return fragment(request, "settings_check/found.html", found=_found())
+    found = _found() if "look" in request.GET else None
+    return screen(request, "settings_check/page.html", title=_("Settings check"), found=found)
+
+
+def _found() -> dict[str, object]:
+    findings = [
+        {
+            "name": NAMES.get(one.name, one.name),
+            "detail": one.detail,
+            "fix": one.fix,
+            "state": one.state,
+            "badge": TONES[one.state],
+        }
+        for one in diagnose()
+    ]
+    fine = [one for one in findings if one["state"] == "ok"]
+    return {
+        "wrong": [one for one in findings if one["state"] != "ok"],
+        "fine": fine,
+        "deployment": _deployment(),
+    }
+
+
+def _deployment() -> list[CheckMessage]:
+    """Return what a deployment that others use has to change."""
+    said = run_checks(tags=OF_SETTINGS, include_deployment_checks=True, databases=["default"])
+    return [one for one in said if not one.is_silenced()]

@@ -1,0 +1,96 @@
+"""The settings check as a page: for platform administrators, in their language, in good time."""
+
+import pytest
+from django.core.checks import Warning as CheckWarning
+from playwright.sync_api import Page, expect
+from pytest_django import DjangoAssertNumQueries
+
+from bonobot.diagnosis import Finding, screen
+from bonobot.diagnosis.dependencies import START_BEAT
+from bonobot.lib.sayings import say
+from bonobot.tenancy.models import User
+from bonobot.tenancy.roles import Role
+from tests import desk
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+PIECE = {"headers": {"Bonobot-Fragment": "1"}}
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at three things."""
+    findings = (
+        Finding("python", "ok", "CPython 3.13"),
+        Finding("beat", "failed", say("no sweep in {uptime_s} s", uptime_s=40), START_BEAT),
+        Finding("npx", "warning", "<b>away</b>", say("Install {package}.", package="Node.js")),
+    )
+    monkeypatch.setattr(screen, "diagnose", lambda: iter(findings))
+
+
+def piece(seat: desk.Desk) -> str:
+    return desk.page_of(seat.client.get(desk.url("settings_check"), **PIECE))
+
+
+def test_what_is_wrong_comes_with_its_remedy_and_what_is_fine_is_counted(found: None) -> None:
+    said = desk.words(piece(desk.sit(casting.organization(), None)))
+    assert "failed Beat no sweep in 40 s Start one: bonobot up" in said
+    assert "warning npx <b>away</b> Install Node.js." in said
+    assert "1 is fine" in said
+
+
+def test_settings_that_a_deployment_changes_come_with_their_codes(
+    found: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seat = desk.sit(casting.organization(), None)
+    monkeypatch.setattr(
+        screen, "run_checks", lambda **_: [CheckWarning("Open.", hint="Shut it.", id="bonobot.W1")]
+    )
+    assert "Open. Shut it. bonobot.W1" in desk.words(piece(seat))
+    monkeypatch.setattr(screen, "run_checks", lambda **_: [])
+    assert "Nothing: its settings are those of a deployment." in desk.words(piece(seat))
+
+
+def test_it_is_told_in_the_readers_language(found: None) -> None:
+    seat = desk.sit(casting.organization(), None)
+    User.objects.update(language="de")
+    said = desk.words(piece(seat))
+    assert "gescheitert Beat kein Durchgang in 40 s" in said
+    assert "Starte einen: bonobot up" in said
+
+
+def test_the_page_itself_waits_for_nothing(
+    monkeypatch: pytest.MonkeyPatch, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    monkeypatch.setattr(screen, "diagnose", lambda: pytest.fail("it looked"))
+    seat = desk.sit(casting.organization(), None)
+    with django_assert_max_num_queries(15):
+        page = seat.get("settings_check")
+    assert f'data-asked="{desk.url("settings_check")}"' in page
+
+
+def test_without_a_script_a_link_looks(found: None) -> None:
+    seat = desk.sit(casting.organization(), None)
+    [again] = desk.links(seat.get("settings_check"), "?look")
+    assert "no sweep in 40 s" in desk.words(seat.open(desk.url("settings_check") + again))
+
+
+@pytest.mark.parametrize("role", [Role.OWNER, Role.AUDITOR])
+def test_it_is_a_platform_administrators(found: None, role: Role) -> None:
+    seat = desk.sit(casting.organization(), role)
+    assert seat.client.get(desk.url("settings_check"), **PIECE).status_code == 403
+    assert not desk.links(seat.get("index"), desk.url("settings_check"))
+
+
+@pytest.mark.browser
+def test_a_browser_shows_what_this_machine_has(transactional_db: None, page: Page) -> None:
+    casting.organization()
+    User.objects.create_superuser("root", password="pw-for-tests")
+    page.goto("/admin/")
+    page.get_by_label("Username").fill("root")
+    page.get_by_label("Password").fill("pw-for-tests")
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("link", name="Settings check").click()
+    expect(page.get_by_text("no worker answers")).to_be_visible(timeout=30_000)
+    page.get_by_text("are fine").click()
+    expect(page.get_by_role("cell", name="Database", exact=True)).to_be_visible()
