@@ -28,6 +28,9 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 gateway = Mount()
+# Two words for where a request ends: a proxy that takes the other one would see two requests.
+LENGTHS = frozenset({b"content-length", b"transfer-encoding"})
+REFUSED = {"content-type": "text/plain; charset=utf-8", "connection": "close"}
 AREAS = frozenset({"admin", "api", "oauth", "static"})
 
 
@@ -39,6 +42,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     elif kind == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1000})
+    elif LENGTHS.issubset(name for name, _ in scope["headers"]):
+        await refuse_lengths(send)
     elif scope["path"] == health.PATH:
         await health.respond(send)
     elif scope["path"] == readiness.PATH:
@@ -49,6 +54,14 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await gateway(scope, receive, counted("mcp", send))
     else:
         await django_application(scope, receive, counted(area(scope["path"]), send))
+
+
+async def refuse_lengths(send: Send) -> None:
+    """Refuse a request with a length and a coding, and hear no more from there (RFC 9112, 6.1)."""
+    headers = [(name.encode(), value.encode()) for name, value in REFUSED.items()]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    said = b"Content-Length and Transfer-Encoding together say two things. Send one of them.\n"
+    await send({"type": "http.response.body", "body": said})
 
 
 def area(path: str) -> str:

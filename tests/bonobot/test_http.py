@@ -53,6 +53,15 @@ def test_what_is_unfit_gets_no_answer_but_a_refusal(answered: Callable[[bytes], 
     assert answered(HEAD + ENDS).startswith(b"HTTP/1.1 200")
 
 
+def test_who_says_twice_where_a_request_ends_is_heard_no_further(
+    answered: Callable[[bytes], bytes],
+) -> None:
+    both = POST + b"Content-Length: 6\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
+    came = answered(both + HEAD + b"\r\n")
+    assert came.startswith(b"HTTP/1.1 400")
+    assert came.count(b"HTTP/1.1") == 1
+
+
 def test_the_parser_is_named_whatever_else_is_installed() -> None:
     command = " ".join(program("127.0.0.1", 1).command)
     assert "--http h11" in command
