@@ -22,7 +22,14 @@ AUTH_PASSWORD_VALIDATORS = [
 
 # --- Signing in: django-allauth walks through the stages; our adapters answer its questions -------
 
-PEOPLE_APPS = ("allauth", "allauth.account", "allauth.mfa", "allauth.usersessions")
+# humanize: what allauth's pages of passkeys ask for.
+PEOPLE_APPS = (
+    "allauth",
+    "allauth.account",
+    "allauth.mfa",
+    "allauth.usersessions",
+    "django.contrib.humanize",
+)
 ACCOUNT_ADAPTER = "bonobot.tenancy.signing_in.Account"
 ACCOUNT_LOGIN_METHODS = {"username"}
 ACCOUNT_EMAIL_VERIFICATION = "none"  # an address is proved by an invitation's link

@@ -90,7 +90,9 @@ def test_somebody_is_invited_and_signs_in_with_a_passkey(
         expect(page).to_have_url(re.compile("/recovery-codes/|/webauthn/$"))
         faults += look(page)
         for path in ("totp/activate/", "webauthn/", "recovery-codes/", "recovery-codes/generate/"):
-            page.goto(f"/admin/account/second-factor/{path}")
+            there = page.goto(f"/admin/account/second-factor/{path}")
+            assert there is not None
+            assert there.ok, path
             faults += look(page)
 
         page.context.clear_cookies()

@@ -16,7 +16,7 @@
     const icons = all(".material-symbols-outlined", one);
     for (const icon of icons) icon.setAttribute("aria-hidden", "true");
     const words = icons.reduce((text, icon) => text.replace(icon.textContent, ""), one.textContent);
-    if (!words.trim()) one.setAttribute("aria-label", document.getElementById("page")?.dataset.more ?? "");
+    if (!words.trim()) one.setAttribute("aria-label", one.closest("[data-more]")?.dataset.more ?? "");
     one.addEventListener("keydown", (event) => {
       if (event.target !== one || !["Enter", " "].includes(event.key)) return;
       event.preventDefault();

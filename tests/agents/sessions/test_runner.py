@@ -65,7 +65,7 @@ def test_a_heart_goes_on_beating_after_a_database_that_was_away(runner, monkeypa
     runtime().call(runner.begin)
     eventually(lambda: not left)
     now = timezone.now()
-    eventually(lambda: Runner.objects.get().beat_at > now)
+    eventually(lambda: Runner.objects.get(pk=runner.runner_id).beat_at > now)
 
 
 def test_a_loop_that_is_stuck_lets_its_leases_run_out(runner, monkeypatch):
