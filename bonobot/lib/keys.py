@@ -49,7 +49,7 @@ def field_keys(value: str, *, name: str) -> list[str]:
         except ValueError as error:
             raise ImproperlyConfigured(
                 f"`{name}` must be a comma-separated list of Fernet keys (32 bytes, url-safe "
-                "base64); `bonobot generate_encryption_key` makes one."
+                "base64); `openssl rand -base64 32 | tr +/ -_` makes one."
             ) from error
     if not found:
         raise ImproperlyConfigured(f"`{name}` must name at least one Fernet key.")
