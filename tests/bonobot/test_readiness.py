@@ -130,7 +130,7 @@ def test_the_process_answers_it_before_django(monkeypatch: pytest.MonkeyPatch) -
         return {"type": "http.request"}
 
     for query in (b"", b"all"):
-        scope = {"type": "http", "path": "/readyz", "query_string": query}
+        scope = {"type": "http", "path": "/readyz", "query_string": query, "headers": []}
         runtime().call(asgi.application, scope, receive, send)
     assert [one["status"] for one in sent[::2]] == [200, 503]
     assert json.loads(sent[1]["body"])["status"] == "degraded"

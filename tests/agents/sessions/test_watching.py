@@ -4,6 +4,7 @@ import asyncio
 from functools import partial
 from queue import SimpleQueue
 from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
@@ -205,6 +206,11 @@ def just_after(task, then):
 
 def test_text_that_comes_when_all_is_told_is_told(session, hold, hasty, monkeypatch):
     told = SimpleQueue()
+
+    async def away(_):
+        return False
+
+    monkeypatch.setattr(live, "bus", lambda: SimpleNamespace(show=away))
     monkeypatch.setattr(live, "write", told.put)
 
     async def watched():
