@@ -214,7 +214,7 @@ def test_text_that_comes_when_all_is_told_is_told(session, hold, hasty, monkeypa
     monkeypatch.setattr(live, "write", told.put)
 
     async def watched():
-        own = live.live()
+        own = live.Live()
         model = await runtime().orm(rows.append, hold, "model", {}, state="intent", turn=1)
         first, second = (
             live._moment(hold, model, session.organization_id, {"text": text}) for text in "ab"
@@ -230,7 +230,9 @@ def test_text_that_comes_when_all_is_told_is_told(session, hold, hasty, monkeypa
 
 def test_who_comes_when_the_last_one_has_left_is_told(session, hold, hasty, monkeypatch):
     async def watched():
-        own, first, second = watching.lookout(), Watcher(session.pk), watching.Reader(0)
+        own = watching.Lookout()
+        monkeypatch.setattr(watching, "lookout", lambda: own)
+        first, second = Watcher(session.pk), watching.Reader(0)
         begin = partial(own._begin, session.pk, second)
         with monkeypatch.context() as patch:
             patch.setattr(own, "_look_out", just_after(own._look_out, begin))
