@@ -75,6 +75,6 @@ def test_a_loop_that_is_stuck_lets_its_leases_run_out(runner, monkeypatch):
     looked = []
     monkeypatch.setattr(runner, "_ticks", lambda: looked.append(1) and False)
     runtime().call(runner.begin)
-    then = Runner.objects.get().beat_at
+    then = Runner.objects.get(pk=runner.runner_id).beat_at
     eventually(lambda: len(looked) > 5)
-    assert Runner.objects.get().beat_at == then
+    assert Runner.objects.get(pk=runner.runner_id).beat_at == then
