@@ -4,13 +4,14 @@ It is what this web process finds. The page comes at once; what is looked at tak
 are waited for), and its script asks for it then. Without a script a link does.
 """
 
+from dataclasses import replace
+
 from django.core.checks import CheckMessage, Tags, run_checks
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.diagnosis import diagnose
-from bonobot.diagnosis.findings import State
 from bonobot.lib.problems import Forbidden
 from bonobot.lib.sayings import say
 from bonobot.tenancy.active import principal_of
@@ -42,11 +43,6 @@ NAMES = {
     "bubblewrap": _("Confinement by bubblewrap"),
     "sandbox": _("Sandbox of agents"),
 }
-TONES: dict[State, tuple[str, object]] = {
-    "failed": ("bad", _("failed")),
-    "warning": ("warn", _("warning")),
-    "ok": ("good", _("fine")),
-}
 
 
 def settings_check(request: HttpRequest) -> HttpResponseBase:
@@ -61,20 +57,10 @@ def settings_check(request: HttpRequest) -> HttpResponseBase:
 
 
 def _found() -> dict[str, object]:
-    findings = [
-        {
-            "name": NAMES.get(one.name, one.name),
-            "detail": one.detail,
-            "fix": one.fix,
-            "state": one.state,
-            "badge": TONES[one.state],
-        }
-        for one in diagnose()
-    ]
-    fine = [one for one in findings if one["state"] == "ok"]
+    findings = [replace(one, name=str(NAMES.get(one.name, one.name))) for one in diagnose()]
     return {
-        "wrong": [one for one in findings if one["state"] != "ok"],
-        "fine": fine,
+        "wrong": [one for one in findings if one.state != "ok"],
+        "fine": [one for one in findings if one.state == "ok"],
         "deployment": _deployment(),
     }
 

@@ -27,6 +27,7 @@ TONES = {
     **dict.fromkeys(("connected", "approved", "ok", "done", "allow", "usable"), "good"),
     **dict.fromkeys(("connecting", "running", "queued", "open", "intent"), "busy"),
     **dict.fromkeys(("pending", "changed", "waiting", "needs_reauth", "unknown", "ask"), "warn"),
+    "warning": "warn",
     **dict.fromkeys(("error", "failed", "refused", "deny", "revoked", "hard"), "bad"),
 }
 # Words of ours for states, units and periods; what isn't here is a code, and stays as it is.
@@ -41,6 +42,7 @@ WORDS = {
     "cancelled": _lazy("cancelled"),
     "open": _lazy("running"),
     "failed": _lazy("failed"),
+    "warning": _lazy("warning"),
     "pending": _lazy("waits for approval"),
     "approved": _lazy("approved"),
     "changed": _lazy("changed"),
