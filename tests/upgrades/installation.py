@@ -3,11 +3,12 @@
 import gzip
 import json
 import re
+import shlex
 import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +17,10 @@ from typing import Any
 import psycopg
 from django.db import connection
 
+from tests.environment import VAR
 from tests.parts import ROOT
 from tests.processes import database_url, environment
+from tests.upgrades.commands import Ended
 
 RECORDED = Path(__file__).parent
 VERSIONS = sorted(path.name for path in RECORDED.iterdir() if (path / "sqlite").is_dir())
@@ -39,23 +42,27 @@ class Installation:
         """What its processes are given."""
         return environment({"BONOBOT_VAR": str(self.var), "DATABASE_URL": self.url})
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run one of today's commands on it."""
-        return subprocess.run(
-            [sys.executable, "-m", "bonobot", *words],
+    @contextmanager
+    def commands(self) -> Iterator[Callable[[str], Ended]]:
+        """Give a function that runs one of today's commands on it; all run in one process."""
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.upgrades.commands"],
             cwd=ROOT,
             env=self.env,
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             text=True,
-            check=False,
-            timeout=180,
-        )
+        ) as process:
+            words, answers = process.stdin, process.stdout
+            assert words is not None
+            assert answers is not None
 
-    def told(self, *words: str) -> Any:
-        """Return the JSON of a command; raises AssertionError with its complaint."""
-        done = self.run(*words, "--json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+            def run(line: str) -> Ended:
+                words.write(json.dumps(shlex.split(line)) + "\n")
+                words.flush()
+                return Ended(*json.loads(answers.readline()))
+
+            yield run
 
     def execute(self, statement: str) -> list[tuple[Any, ...]]:
         """Return the rows of an SQL statement, committed."""
@@ -88,7 +95,7 @@ class Installation:
         return {
             *(("column", *row) for row in self.execute(COLUMNS)),
             *(("constraint", *row[:2], _bare(row[2]), row[3]) for row in self.execute(CONSTRAINTS)),
-            *(("index", *row) for row in self.execute(INDICES)),
+            *(("index", table, _bare(text)) for table, text in self.execute(INDICES)),
         }
 
 
@@ -132,6 +139,11 @@ def _parts(body: str) -> Iterator[str]:
             yield body[start:at].strip()
             start = at + 1
     yield body[start:].strip()
+
+
+def current() -> Installation:
+    """Return the run's own database, which today's migrations made."""
+    return Installation("", VAR, database_url(), {})
 
 
 @contextmanager

@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any
 
 PORT = 28990
+# What stands for the checkout's folder in what is written.
+FOLDER = "/opt/bonobot"
 READY_WITHIN_S = 90
 HEADER = "X-Key=recorded-header-value"
 TOKEN = "recorded-bearer-token"
@@ -132,7 +134,9 @@ def record(checkout: Path, folder: Path) -> None:
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
         shutil.copytree(release.var / "keys", target / "keys")
-        (target / "facts.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        written = json.dumps(facts, indent=2) + "\n"
+        written, text = (part.replace(str(checkout), FOLDER) for part in (written, text))
+        (target / "facts.json").write_text(written, encoding="utf-8")
         (target / "database.sql.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
     sys.stdout.write(f"wrote {target}\n")
 

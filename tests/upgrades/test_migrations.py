@@ -1,11 +1,10 @@
-"""Migrations leave processes of the release before alone; squashed ones say what the steps say."""
+"""Migrations leave processes of the release before alone."""
 
 from typing import Any
 
 import pytest
 from django.db import connection, migrations, models
 from django.db.migrations import Migration
-from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ModelState, ProjectState
@@ -26,14 +25,6 @@ def test_old_processes_can_run_beside_each_new_migration() -> None:
         if applies(migration)
     }
     assert {name: said for name, said in found.items() if said} == {}
-
-
-def test_what_is_squashed_says_the_same_as_its_steps() -> None:
-    squashed, loader = MigrationLoader(None).project_state(), loaded()
-    ends = [key for key in loader.graph.leaf_nodes() if not loader.disk_migrations[key].replaces]
-    steps = loader.project_state(ends)
-    for was, then in ((squashed, steps), (steps, squashed)):
-        assert MigrationAutodetector(was, then).changes(loader.graph) == {}
 
 
 def state() -> ProjectState:
