@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Page, Request, ViewportSize, sync_playwright
+from playwright.sync_api import Browser, Page, Request, ViewportSize, sync_playwright
 
 from tests.parts import chromium
 
@@ -18,13 +18,35 @@ NO_OTHER_HOST = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLU
 
 
 @contextmanager
+def open_browser() -> Iterator[Browser]:
+    """Start Chromium.
+
+    While it runs this thread counts as running an event loop (Playwright's), so Django's own guard
+    against that must be off, and no async test can run.
+    """
+    with sync_playwright() as playwright:
+        # CI runs as root, where Chromium's own sandbox can't.
+        browser = playwright.chromium.launch(
+            executable_path=chromium(), args=["--no-sandbox", NO_OTHER_HOST]
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
 def open_page(base_url: str, *, loopback: bool = False) -> Iterator[Page]:
-    """Open a page; afterwards fail if it asked another host or a script failed.
+    """Open a page in a Chromium of its own, as `open_context` does."""
+    with open_browser() as browser, open_context(browser, base_url, loopback=loopback) as page:
+        yield page
+
+
+@contextmanager
+def open_context(browser: Browser, base_url: str, *, loopback: bool = False) -> Iterator[Page]:
+    """Open a page without cookies; afterwards fail if it asked another host or a script failed.
 
     With `loopback` it may ask other ports of this machine, too: programs wait there for people.
-
-    While it is open this thread counts as running an event loop (Playwright's), so Django's own
-    guard against that must be off, and no async test can run: one page belongs to one test.
     """
     foreign: list[str] = []
     faults: list[str] = []
@@ -35,20 +57,15 @@ def open_page(base_url: str, *, loopback: bool = False) -> Iterator[Page]:
         if url.scheme not in {"data", "blob"} and not own:
             foreign.append(request.url)
 
-    with sync_playwright() as playwright:
-        # CI runs as root, where Chromium's own sandbox can't.
-        browser = playwright.chromium.launch(
-            executable_path=chromium(), args=["--no-sandbox", NO_OTHER_HOST]
-        )
-        context = browser.new_context(base_url=base_url, viewport=DESK)
-        context.set_default_timeout(PATIENCE_MS)
-        context.on("request", notice)
-        page = context.new_page()
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        try:
-            yield page
-        finally:
-            browser.close()
+    context = browser.new_context(base_url=base_url, viewport=DESK)
+    context.set_default_timeout(PATIENCE_MS)
+    context.on("request", notice)
+    page = context.new_page()
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    try:
+        yield page
+    finally:
+        context.close()
     assert not foreign, f"asked other hosts: {foreign}"
     assert not faults, f"scripts failed: {faults}"
 

@@ -1,10 +1,16 @@
-"""Fixtures for everybody: real servers, a real worker, a real web process.
+"""Fixtures for all tests: real servers, a real worker, a real web process.
 
-A test that uses `worker` or `live_web` works on committed rows (it gets `transactional_db`), and
-the processes live as long as the test: they cache content types and lease rows, which the clean-up
-between tests takes away from under them.
+Processes exist in two scopes:
+
+- `worker`, `live_web`, `page` belong to one test, which works on committed rows
+  (`transactional_db`). Use them when the test kills, stops or configures a process.
+- `module_worker`, `module_web`, `module_page` start once for all tests of a module, and so do their
+  rows (`module_rows`): the tables are emptied after the module's last test, not between its tests.
+  Each test creates its own organization. Such a module uses no other database fixture or mark:
+  emptying the tables would take away the rows that the processes lease and cache.
 """
 
+import os
 import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -13,43 +19,31 @@ import pytest
 import pytest_django
 from django.conf import settings
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.core.management import call_command
 from django.core.management.commands import flush
-from django.db import connection, connections
+from django.db import connections
 from django.db.backends.base.operations import BaseDatabaseOperations
 from hypothesis import HealthCheck
 from hypothesis import settings as settings_of_hypothesis
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 from servestatic.middleware import ServeStaticMiddleware
 
 from bonobot.ledger import writer
 from bonobot.lib import runtime
-from tests import flushing, processes
-from tests.browser import keep, open_page
+from tests import database, flushing, processes
+from tests.browser import keep, open_browser, open_context, open_page
 from tests.parts import NODE_SERVERS
 from tests.processes import Process, Web
 
-# How long an example takes says something about the machine, nothing about the property.
-settings_of_hypothesis.register_profile(
-    "suite", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+# A run tests the same examples each time; `make fuzz` searches for new ones. How long an example
+# takes says something about the machine, nothing about the property.
+COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings_of_hypothesis.register_profile("suite", max_examples=50, derandomize=True, **COMMON)
+settings_of_hypothesis.register_profile("search", max_examples=1_000, **COMMON)
+settings_of_hypothesis.load_profile(
+    "search" if os.environ.get("TEST_FUZZING") == "whole" else "suite"
 )
-settings_of_hypothesis.load_profile("suite")
 
-# Few tests, much work: these begin first (with xdist's `--no-loadscope-reorder`, which the Makefile
-# gives), so that at the end of a run no process waits for another.
-LONG = (
-    "end_to_end/",
-    "docs/",
-    "upgrades/",
-    "conformance/",
-    "bonobot/management/test_up.py",
-    "bonobot/test_admin.py",
-    "bonobot/test_api_clients.py",
-    "bonobot/test_api_fuzzed.py",
-    "bonobot/test_canaries.py",
-    "bonobot/test_scale.py",
-    "bonobot/test_translations.py",
-    "bonobot/test_wheel.py",
-)
 FAILED = pytest.StashKey[bool]()
 PROCESSES = pytest.StashKey[list[Process]]()
 KEPT_LOG = 20_000  # characters of a process's log that a failure shows
@@ -71,21 +65,17 @@ def _quick_passwords() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def django_db_setup(
-    django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
+    django_test_environment: None, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[None]:
-    """Let go of the test database before it is dropped: PostgreSQL keeps one that is in use."""
+    """Replace pytest-django's fixture: copy a migrated database instead of migrating one."""
+    with django_db_blocker.unblock():
+        database.create_database()
     yield
     with django_db_blocker.unblock():
         runtime.close()
         writer.close()
-        if connection.vendor == "postgresql":
-            with connection.cursor() as cursor:
-                cursor.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
-            connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL's only
         connections.close_all()
+        database.drop_database()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -160,18 +150,64 @@ def changing_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
-def running(request: pytest.FixtureRequest) -> Iterator[list[Process]]:
-    """Collect the processes of a test: their logs go to a failure's report, then they end.
+def _collect_processes(node: pytest.Collector | pytest.Item) -> Iterator[list[Process]]:
+    """Yield a list for the processes of a node: a failure's report has their logs, then they end.
 
     They are killed, which saves a worker's four seconds of shutting down; how processes stop in an
     orderly way has tests of its own.
     """
     started: list[Process] = []
-    request.node.stash[PROCESSES] = started
+    node.stash[PROCESSES] = started
     yield started
     for process in started:
         process.kill()
+
+
+@pytest.fixture
+def running(request: pytest.FixtureRequest) -> Iterator[list[Process]]:
+    """Collect the processes of a test."""
+    yield from _collect_processes(request.node)
+
+
+@pytest.fixture(scope="module")
+def module_running(request: pytest.FixtureRequest) -> Iterator[list[Process]]:
+    """Collect the processes that all tests of a module share."""
+    yield from _collect_processes(request.node)
+
+
+@pytest.fixture(scope="module")
+def module_rows(
+    django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
+) -> Iterator[None]:
+    """Let all tests of a module commit rows; empty the tables after the last one."""
+    with django_db_blocker.unblock():
+        yield
+        call_command("flush", verbosity=0, interactive=False)
+        connections.close_all()
+
+
+@pytest.fixture(scope="module")
+def module_worker(
+    module_rows: None, tmp_path_factory: pytest.TempPathFactory, module_running: list[Process]
+) -> Process:
+    """Start the Celery worker that all tests of a module share."""
+    from bonobot.celery import app
+
+    app.control.purge()  # what other tests queued
+    process = processes.start_worker(tmp_path_factory.mktemp("worker"), "worker1")
+    module_running.append(process)
+    return process
+
+
+@pytest.fixture(scope="module")
+def module_web(
+    module_rows: None, tmp_path_factory: pytest.TempPathFactory, module_running: list[Process]
+) -> Web:
+    """Start the uvicorn that all tests of a module share."""
+    folder = tmp_path_factory.mktemp("web")
+    process = processes.start_web(folder, "web1", port=processes.unused_port())
+    module_running.append(process)
+    return process
 
 
 @pytest.fixture
@@ -232,10 +268,24 @@ def page(
             keep(opened, tmp_path)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let what takes long begin first; all else keeps its order."""
-    folder = Path(__file__).parent
-    items.sort(key=lambda item: not str(item.path.relative_to(folder)).startswith(LONG))
+@pytest.fixture(scope="module")
+def module_browser() -> Iterator[Browser]:
+    """Start the Chromium that all tests of a module share: no async test can run beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+        with open_browser() as browser:
+            yield browser
+
+
+@pytest.fixture
+def module_page(
+    module_web: Web, module_browser: Browser, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[Page]:
+    """Open a page of `module_web` with its own cookies; mark such tests `browser`."""
+    with open_context(module_browser, module_web.url) as opened:
+        yield opened
+        if request.node.stash.get(FAILED, False):
+            keep(opened, tmp_path)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -245,7 +295,10 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         item.stash[FAILED] = True
-        for process in item.stash.get(PROCESSES, []):
+        shared = (
+            module.stash.get(PROCESSES, []) if (module := item.getparent(pytest.Module)) else []
+        )
+        for process in (*item.stash.get(PROCESSES, []), *shared):
             if process.log_file.exists():
                 report.sections.append((f"log of {process.name}", process.log()[-KEPT_LOG:]))
     return report

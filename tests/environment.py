@@ -5,7 +5,8 @@ never reads the developer's `BONOBOT_*` variables and never touches their `var/`
 and `REDIS_URL` choose what the run is about, so they stay.
 
 Each process of a parallel run (`pytest -n 3`) loads this again: it has a folder, with that a
-filesystem broker, and a prefix in Redis for itself. The test database is named by process too.
+filesystem broker, and a prefix in Redis for itself. `RUN_FOLDER` is the folder of the process that
+was started first, which the others inherit: what is prepared once for all of them is there.
 """
 
 import atexit
@@ -17,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 VAR = Path(tempfile.mkdtemp(prefix="bonobot-test-"))
+RUN_FOLDER = Path(os.environ.setdefault("TEST_RUN_FOLDER", str(VAR)))
 
 
 def isolate() -> None:

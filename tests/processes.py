@@ -18,6 +18,7 @@ from bonobot.management.processes import die_with
 from bonobot.queues import NAMES
 from tests.environment import VAR
 from tests.eventually import eventually
+from tests.fork_server import ForkedProcess, can_fork, fork_module
 from tests.parts import ROOT
 
 # What a child may know of the machine; everything else is given to it on purpose.
@@ -38,7 +39,7 @@ class Process:
     """A running child in its own process group."""
 
     name: str
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | ForkedProcess
     log_file: Path
 
     @property
@@ -119,6 +120,9 @@ def start(
 ) -> Process:
     """Start a process whose log goes to `folder`."""
     log_file = folder / f"{name}.log"
+    if cwd == ROOT and can_fork(command, env):
+        forked = fork_module(name, command, env=env, cwd=cwd, log_file=log_file)
+        return Process(name, forked, log_file)
     with log_file.open("wb") as log:
         popen = subprocess.Popen(
             list(command),

@@ -2,9 +2,9 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,6 +57,11 @@ class Source:
             return ast.parse(self.text)
 
     @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Return all nodes of the tree: several rules look at each."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
     def imports(self) -> tuple[Mention, ...]:
         """Return every imported name, `from a import b` as `a.b`, wherever the statement stands."""
         return tuple(self._imports())
@@ -76,15 +81,15 @@ class Source:
         Calls with exactly one of the given argument texts are left out.
         """
         names = self._bound_names()
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Call) and (name := dotted(node.func)):
-                if ", ".join(map(ast.unparse, node.args)) in without_arguments:
+                if without_arguments and _text(node.args) in without_arguments:
                     continue
                 head, _, rest = name.partition(".")
                 yield ".".join(filter(None, (names.get(head, head), rest))), node.lineno
 
     def _imports(self) -> Iterator[Mention]:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield Mention(alias.name, node.lineno)
@@ -101,7 +106,7 @@ class Source:
         return ".".join(filter(None, (*parts, node.module)))
 
     def _strings(self) -> Iterator[Mention]:
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 if DOTTED.fullmatch(node.value):
                     yield Mention(_expand(node.value), node.lineno)
@@ -112,7 +117,7 @@ class Source:
 
     def _bound_names(self) -> dict[str, str]:
         bound: dict[str, str] = {}
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             if isinstance(node, ast.Import):
                 bound |= {a.asname: a.name for a in node.names if a.asname}
             elif isinstance(node, ast.ImportFrom):
@@ -136,11 +141,17 @@ def dotted(node: ast.expr) -> str | None:
     return None
 
 
+def _text(arguments: Iterable[ast.expr]) -> str:
+    return ", ".join(map(ast.unparse, arguments))
+
+
+@cache
 def product() -> tuple[Source, ...]:
     """Return the modules of the product, without migrations (Django writes those)."""
     return tuple(source for package in PACKAGES for source in _read(package))
 
 
+@cache
 def tests() -> tuple[Source, ...]:
     """Return the modules of the tests."""
     return tuple(_read("tests"))

@@ -205,8 +205,8 @@ def test_a_sleeping_test_is_found(text: str, found: bool) -> None:
 
 
 def test_a_long_module_is_found() -> None:
-    assert texts(rules.long_modules([Source("agents.calls", "\n" * 401)]))
-    assert not texts(rules.long_modules([Source("agents.calls", "\n" * 400)]))
+    assert texts(rules.long_modules([Source("agents.calls", "\n" * 701)]))
+    assert not texts(rules.long_modules([Source("agents.calls", "\n" * 700)]))
 
 
 def test_a_long_function_is_found_and_its_docstring_is_free() -> None:

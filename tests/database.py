@@ -1,0 +1,147 @@
+"""The test database: migrated once in a run, then copied for each process of the run.
+
+The first process that needs a database migrates the template (about 5 s of processor time); the
+others wait for it and copy it. Nothing that tests write has to outlive a power failure: SQLite
+files are in memory where the system offers that, PostgreSQL commits without waiting for its disk.
+"""
+
+import fcntl
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connection
+
+from tests.environment import RUN_FOLDER
+
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES = 2 << 30  # a container may have much less of it
+PROCESS = os.environ.get("PYTEST_XDIST_WORKER", "main")
+
+
+def create_database() -> None:
+    """Create this process's database as a copy of the run's template, and connect to it."""
+    template = _template_name()
+    with _lock():
+        marker = RUN_FOLDER / "template"
+        if not marker.exists():
+            _migrate(template)
+            marker.write_text(template, encoding="utf-8")
+        _copy(template, _own_name())
+    _use(_own_name())
+    connection.ensure_connection()
+
+
+def drop_database() -> None:
+    """Drop this process's database; nothing of this process may be connected to it."""
+    connection.close()
+    if connection.vendor == "sqlite":
+        for suffix in ("", "-wal", "-shm"):
+            Path(_own_name() + suffix).unlink(missing_ok=True)
+    else:
+        _close_pool()
+        with connection._nodb_cursor() as cursor:
+            cursor.execute(f'DROP DATABASE IF EXISTS "{_own_name()}" WITH (FORCE)')
+
+
+def drop_template() -> None:
+    """Drop the template at the end of the run; SQLite's lies in the run's folder."""
+    marker = RUN_FOLDER / "template"
+    if not marker.exists():
+        return
+    if connection.vendor == "sqlite":
+        Path(_template_name()).unlink(missing_ok=True)
+    else:
+        with connection._nodb_cursor() as cursor:
+            cursor.execute(f'DROP DATABASE IF EXISTS "{_template_name()}" WITH (FORCE)')
+    marker.unlink()
+
+
+def copy_template(target: Path) -> None:
+    """Copy the template's tables, without a row that a test wrote, to a new SQLite file."""
+    shutil.copyfile(_template_name(), target)
+
+
+def _template_name() -> str:
+    return _name("template")
+
+
+def _own_name() -> str:
+    return _name(PROCESS)
+
+
+def _name(part: str) -> str:
+    """Return the path or the name of one of the run's databases."""
+    if connection.vendor == "sqlite":
+        return str(_folder() / f"{RUN_FOLDER.name}-{part}.sqlite3")
+    return f"{RUN_FOLDER.name}-{part}".replace("-", "_").lower()
+
+
+def _folder() -> Path:
+    """Return where SQLite files go: in memory if there is room, else the run's folder."""
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+        space = os.statvfs(MEMORY)
+        if space.f_frsize * space.f_blocks >= MEMORY_BYTES:
+            return MEMORY
+    return RUN_FOLDER
+
+
+@contextmanager
+def _lock() -> Iterator[None]:
+    """Wait until no other process of the run prepares a database."""
+    with (RUN_FOLDER / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _migrate(template: str) -> None:
+    """Create the template and apply all migrations to it."""
+    if connection.vendor == "postgresql":
+        connection.close()
+        _close_pool()
+        with connection._nodb_cursor() as cursor:
+            cursor.execute(f'CREATE DATABASE "{template}"')
+    _use(template)
+    call_command("migrate", verbosity=0, interactive=False)
+    connection.close()
+    if connection.vendor == "sqlite":
+        with closing(sqlite3.connect(template)) as link:
+            link.execute("PRAGMA journal_mode=DELETE")  # one file holds everything
+    else:
+        _close_pool()
+
+
+def _copy(template: str, name: str) -> None:
+    if connection.vendor == "sqlite":
+        shutil.copyfile(template, name)
+        return
+    connection.close()
+    _close_pool()
+    with connection._nodb_cursor() as cursor:
+        cursor.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        cursor.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
+
+
+def _use(name: str) -> None:
+    """Point Django's default connection at a database."""
+    connection.close()
+    if connection.vendor == "postgresql":
+        _close_pool()
+    settings.DATABASES["default"]["NAME"] = name
+    connection.settings_dict["NAME"] = name
+
+
+def _close_pool() -> None:
+    connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL's only
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Drop the template when the run ends: the process that distributes the tests does it."""
+    if not hasattr(config, "workerinput"):
+        drop_template()

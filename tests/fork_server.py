@@ -1,0 +1,132 @@
+"""Processes of the product that start in a third of the time.
+
+A fork server (the standard library's) imports the libraries of the product once for each process
+of the test run; web, workers and commands are forked from it. It imports nothing of the product and
+no settings: each child reads its own environment, as a new interpreter does.
+"""
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+
+# Imported before the fork: what takes long, reads no settings and starts no thread.
+LIBRARIES = (
+    "celery.bin.celery",
+    "celery.bin.worker",
+    "celery.concurrency.thread",
+    "cryptography.fernet",
+    "django.contrib.postgres.fields",
+    "django.core.management",
+    "django.core.serializers.json",
+    "django.db.models",
+    "django.template.defaulttags",
+    "django.urls",
+    "django.views.generic",
+    "fido2.server",
+    "httpcore2",
+    "httpx2",
+    "jsonschema",
+    "kombu.transport.filesystem",
+    "mcp.client.client",
+    "mcp.server.auth.middleware.bearer_auth",
+    "mcp.server.lowlevel.server",
+    "mcp.types",
+    "nh3",
+    "opentelemetry.trace",
+    "prometheus_client",
+    "psycopg",
+    "psycopg_pool",
+    "redis",
+    "rich.console",
+    "uvicorn",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.h11_impl",
+    "yaml",
+)
+OURS = frozenset({"agents", "bonobot", "mcp_servers"})
+
+
+class ForkedProcess:
+    """A forked child with the part of `subprocess.Popen` that tests use."""
+
+    def __init__(self, process: ForkServerProcess) -> None:
+        self._process = process
+        self.pid = int(process.pid or 0)
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative after a signal, or None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status; raises subprocess.TimeoutExpired after `timeout` seconds."""
+        self._process.join(timeout)
+        status = self._process.exitcode
+        if status is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout or 0)
+        return status
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._process.terminate()
+
+
+def can_fork(command: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Return whether `python -m module …` would import the same in a forked child."""
+    return tuple(command[:2]) == (sys.executable, "-m") and "PYTHONPATH" not in env
+
+
+def fork_module(
+    name: str, command: Sequence[str], *, env: Mapping[str, str], cwd: Path, log_file: Path
+) -> ForkedProcess:
+    """Run `python -m module …` in a forked child that leads its own process group."""
+    log_file.touch()  # whoever reads it at once finds nothing, not an error
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(LIBRARIES))
+    process = context.Process(
+        target=run_module,
+        args=(list(command[2:]), dict(env), str(cwd), str(log_file)),
+        name=name,
+        daemon=True,
+    )
+    process.start()
+    return ForkedProcess(process)
+
+
+def run_module(arguments: list[str], env: dict[str, str], cwd: str, log_file: str) -> None:
+    """Become `python -m module …`; this runs in the child."""
+    assert not OURS & {name.partition(".")[0] for name in sys.modules}
+    os.setsid()
+    _die_with_parent()
+    os.chdir(cwd)
+    log = os.open(log_file, os.O_WRONLY | os.O_TRUNC)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    sys.stdout = os.fdopen(1, "w", buffering=1)
+    sys.stderr = os.fdopen(2, "w", buffering=1)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv = arguments
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    try:
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    finally:
+        with suppress(Exception):
+            atexit._run_exitfuncs()  # multiprocessing's children leave without them
+
+
+def _die_with_parent() -> None:
+    """Let the kernel kill this process when the fork server ends, which ends with the test run."""
+    if not sys.platform.startswith("linux"):
+        return
+    import ctypes
+    import signal
+
+    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG

@@ -1,0 +1,74 @@
+"""Which tests run, and in which order.
+
+`--quick` (`make quick`) selects what a developer runs before each commit: pure and service tests,
+and the one test in which a call goes through the whole product.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.parts import PARTS
+
+FOLDER = Path(__file__).parent
+# Few tests with much work: they begin first (with xdist's `--no-loadscope-reorder`, which the
+# Makefile passes), so that no process waits for another at the end of a run.
+LONG = (
+    "end_to_end/",
+    "docs/",
+    "upgrades/",
+    "conformance/",
+    "bonobot/management/test_up.py",
+    "bonobot/test_admin.py",
+    "bonobot/test_api_clients.py",
+    "bonobot/test_api_fuzzed.py",
+    "bonobot/test_canaries.py",
+    "bonobot/test_scale.py",
+    "bonobot/test_translations.py",
+    "bonobot/test_wheel.py",
+)
+# Folders whose tests start the product, or are about what is built from it.
+NOT_QUICK = ("conformance", "deploy", "docs", "end_to_end", "upgrades")
+# One question to an agent: session, model, call pipeline, a real stdio server, audit log.
+ONE_CALL = "agents/sessions/test_loop.py::test_a_question_is_answered_by_a_real_server"
+# A test with one of these works on committed rows, mostly beside other processes.
+COMMITS = {"transactional_db", "module_rows", "running", "module_running"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick", action="store_true", help="pure and service tests, and one call through all"
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Don't even import what `--quick` never runs."""
+    if not config.getoption("quick"):
+        return None
+    return True if is_long(collection_path) or collection_path.parent.name in NOT_QUICK else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select and sort; what takes long begins first, all else keeps its order."""
+    if config.getoption("quick"):
+        deselected = [item for item in items if not is_quick(item)]
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if is_quick(item)]
+    items.sort(key=lambda item: not is_long(item.path))
+
+
+def is_long(path: Path) -> bool:
+    """Return whether a file's tests take long, each or together."""
+    return path.is_relative_to(FOLDER) and str(path.relative_to(FOLDER)).startswith(LONG)
+
+
+def is_quick(item: pytest.Item) -> bool:
+    """Return whether a test starts no process and commits no row, or is the one call."""
+    if item.nodeid.endswith(ONE_CALL):
+        return True
+    if COMMITS & set(getattr(item, "fixturenames", ())):
+        return False
+    if any(part.group in item.keywords for part in PARTS) or "worker" in item.keywords:
+        return False
+    mark = item.get_closest_marker("django_db")
+    return not (mark and mark.kwargs.get("transaction"))
