@@ -296,6 +296,10 @@ class Site(AdminSite):
         }
         return context
 
+    def get_app_list(self, request: HttpRequest, app_label: str | None = None) -> list[Any]:
+        """Return nothing, which saves each page time: the navigation is `get_sidebar_list`."""
+        return []
+
     def get_sidebar_list(self, request: HttpRequest) -> list[dict[str, Any]]:
         """Return the navigation: only what the person may open, with what waits for them."""
         principal = principal_of(request)

@@ -46,10 +46,14 @@ class BonobotConfig(AppConfig):
     verbose_name = "Bonobot"
 
     def ready(self) -> None:
-        """Register the system checks; begin to trace, where that is wanted."""
+        """Register the system checks; begin to trace, where that is wanted.
+
+        The Celery application is created here, so that `@shared_task` finds its broker in every
+        process of Django, and children that need neither don't load it.
+        """
         from django.conf import settings
 
-        from bonobot import __version__, checks  # noqa: F401 - importing registers
+        from bonobot import __version__, celery, checks  # noqa: F401 - importing registers
         from bonobot.lib import tracing
 
         if settings.BONOBOT_TRACES:

@@ -12,7 +12,6 @@ import signal
 import sys
 from typing import Any
 
-from mcp_servers.openapi.outlining import outline
 from mcp_servers.schemas import judge, violation
 
 MEMORY = 1024 * 1024 * 1024  # bytes of address space
@@ -38,6 +37,9 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
             judgement = judge(request["schema"])
             return {"verdict": judgement.verdict, "reason": judgement.reason}
         if request["task"] == "outline":
+            # Few children ever read a document: the others start in half the time.
+            from mcp_servers.openapi.outlining import outline
+
             return {
                 "outline": outline(
                     request["text"],

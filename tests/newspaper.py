@@ -1,11 +1,14 @@
 """The server whose resources change (`tests/servers/news.py`), as a process over HTTP."""
 
+import itertools
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from uuid import UUID
+
+import pytest
 
 from agents.bindings import bind
 from agents.models import Agent
@@ -39,6 +42,24 @@ def printing(*how: str) -> Iterator[str]:
             yield f"http://127.0.0.1:{server.stdout.readline().split()[1]}/mcp"
         finally:
             server.kill()  # which waits for no stream to end
+
+
+@pytest.fixture(scope="module")
+def print_edition() -> Iterator[Callable[..., str]]:
+    """Return a function that yields the URL of a new edition, of a server that a module shares.
+
+    Its parameters are those of `printing`: there is one process for each choice of them.
+    """
+    urls: dict[tuple[str, ...], str] = {}
+    numbers = itertools.count(1)
+    with ExitStack() as servers:
+
+        def print_new(*how: str) -> str:
+            if how not in urls:
+                urls[how] = servers.enter_context(printing(*how))
+            return f"{urls[how]}?edition={next(numbers)}"
+
+        yield print_new
 
 
 def subscribed(

@@ -45,8 +45,8 @@ def wordings(sources: Iterable[Source]) -> Iterator[Wording]:
     public = {name: at for name, at in _functions(sources).items() if not name.startswith("_")}
     for source in sources:
         makers = public | _functions([source]) | classes
-        texts = _handed(source.tree)
-        found = [*_given(source.tree, makers), *_titles(source.tree, makers)]
+        texts = _handed(source.nodes)
+        found = [*_given(source.nodes, makers), *_titles(source.nodes, makers)]
         yield from (Wording(source, node) for node in _parts(found, texts))
 
 
@@ -83,12 +83,7 @@ def _formatted(node: ast.expr) -> bool:
 
 def _classes(sources: Iterable[Source]) -> Makers:
     """Return where classes take texts: positions and names of arguments."""
-    nodes = [
-        node
-        for source in sources
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.ClassDef)
-    ]
+    nodes = [node for source in sources for node in source.nodes if isinstance(node, ast.ClassDef)]
     problems = {PROBLEM}
     while more := {node.name for node in nodes if _bases(node) & problems} - problems:
         problems |= more
@@ -110,7 +105,7 @@ def _functions(sources: Iterable[Source]) -> Makers:
     """Return where functions take texts, by the names of their parameters."""
     found: Makers = {}
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if not isinstance(node, Function):
                 continue
             names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
@@ -122,29 +117,33 @@ def _functions(sources: Iterable[Source]) -> Makers:
     return found
 
 
-def _given(tree: ast.AST, makers: Mapping[str, Collection[str | int]]) -> Iterator[ast.expr]:
-    """Yield what calls within a tree give as texts."""
-    for node in ast.walk(tree):
+def _given(
+    nodes: Iterable[ast.AST], makers: Mapping[str, Collection[str | int]]
+) -> Iterator[ast.expr]:
+    """Yield what the calls among nodes give as texts."""
+    for node in nodes:
         if isinstance(node, ast.Call):
             places = makers.get(getattr(node.func, "id", getattr(node.func, "attr", "")), TEXTS)
             yield from (one for number, one in enumerate(node.args) if number in places)
             yield from (one.value for one in node.keywords if one.arg in places)
 
 
-def _titles(tree: ast.AST, makers: Mapping[str, Collection[str | int]]) -> Iterator[ast.expr]:
+def _titles(
+    nodes: Iterable[ast.AST], makers: Mapping[str, Collection[str | int]]
+) -> Iterator[ast.expr]:
     """Yield what problems say of themselves: their titles, and what they hand to `Problem`."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ClassDef) and "detail" in makers.get(node.name, ()):
             for line in node.body:
                 if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "title":
                     yield line.value
-            yield from _given(node, {"__init__": {0, *TEXTS}})
+            yield from _given(ast.walk(node), {"__init__": {0, *TEXTS}})
 
 
-def _handed(tree: ast.AST) -> dict[str, list[ast.expr]]:
+def _handed(nodes: Iterable[ast.AST]) -> dict[str, list[ast.expr]]:
     """Return what names of texts, and constants, stand for in a module."""
     found: dict[str, list[ast.expr]] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             name = node.targets[0].id
             if name in HANDED or name.isupper():

@@ -207,6 +207,10 @@ class Membership(GovernedModel):
         return f"{self.user} · {self.get_role_display()}"
 
 
+def _unexpired() -> models.Q:
+    return models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=timezone.now())
+
+
 class TokenQuerySet(GovernedQuerySet):
     """Tokens by their state."""
 
@@ -215,15 +219,17 @@ class TokenQuerySet(GovernedQuerySet):
         fresh = models.Q(fresh_until__isnull=True) | models.Q(fresh_until__gt=timezone.now())
         return self.living().filter(fresh)
 
+    def usable_issued(self) -> "TokenQuerySet":
+        """Keep those of `usable` that were issued, not granted: a much cheaper query."""
+        return self.filter(_unexpired(), user=None, revoked_at=None)
+
     def living(self) -> "TokenQuerySet":
         """Keep those neither revoked nor expired, and of grants those that their person may give.
 
         That is while the person is active and has a role that the grant's is within, and the
         organization isn't halted.
         """
-        now = timezone.now()
-        alive = models.Q(expires_at__isnull=True) | models.Q(expires_at__gt=now)
-        return self.filter(alive, self._given(), revoked_at__isnull=True)
+        return self.filter(_unexpired(), self._given(), revoked_at__isnull=True)
 
     def _given(self) -> models.Q:
         """Return what holds of tokens that were issued, and of grants that their person backs."""

@@ -113,7 +113,9 @@ def authenticate(text: str, address: str = "") -> Token:
     A token for one address of the gateway is worth nothing elsewhere (RFC 8707).
     """
     key, secret = parted(text)
-    token = Token.objects.usable().filter(key=key, resource="").first() if key else None
+    of_grant = text.startswith(f"{OF_GRANTS}_")
+    usable = Token.objects.usable() if of_grant else Token.objects.usable_issued()
+    token = usable.filter(key=key, resource="").first() if key else None
     if token is None or not fits(token, secret):
         raise bad_token()
     check_address(token, address)

@@ -18,7 +18,8 @@ from tests.parts import NODE
 from tests.processes import Web
 
 # Its generator knows no images; to a program they are bytes. docs/api.md says the same.
-SETTINGS = 'content_type_overrides: {"image/*": application/octet-stream}\n'
+# Formatting the client, which takes longer than generating it, shows nothing of the document.
+SETTINGS = 'content_type_overrides: {"image/*": application/octet-stream}\npost_hooks: []\n'
 NAME = "bonobot_client"
 PROGRAMS = Path(sys.executable).parent
 MODULES = NODE / "node_modules"
@@ -27,18 +28,23 @@ STRICT = ("--strict", "--noUncheckedIndexedAccess", "--exactOptionalPropertyType
 
 
 @pytest.fixture
-def client(live_web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def client(module_web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Generate a client in a folder of its own, from the document of a running server."""
     (tmp_path / "clients.yaml").write_text(SETTINGS)
-    options = ("--url", f"{live_web.url}/api/schema", "--config", "clients.yaml", "--meta", "none")
+    options = (
+        "--url",
+        f"{module_web.url}/api/schema",
+        "--config",
+        "clients.yaml",
+        "--meta",
+        "none",
+    )
     generated = subprocess.run(
         [
             *(PROGRAMS / "openapi-python-client", "generate", *options),
             *("--output-path", NAME, "--fail-on-warning"),
         ],
         cwd=tmp_path,
-        # It formats what it made with ruff, which it finds by PATH alone.
-        env=os.environ | {"PATH": os.pathsep.join((str(PROGRAMS), os.environ["PATH"]))},
         capture_output=True,
         text=True,
         check=False,
@@ -56,12 +62,12 @@ def of(place: str, name: str = "") -> Any:
 
 
 def test_a_python_client_is_generated_without_a_warning_and_works(
-    client: Path, live_web: Web
+    client: Path, module_web: Web
 ) -> None:
-    acme = casting.organization()
+    acme = casting.organization("python")
     casting.ready(acme, casting.stdio_server(acme), casting.agent(acme))
     _, token = issue(casting.administrator(acme), name="client", role=Role.OWNER)
-    with of("client", "AuthenticatedClient")(live_web.url, token) as http:
+    with of("client", "AuthenticatedClient")(module_web.url, token) as http:
         listed = of("api.mcp_servers.list_servers").sync(client=http, limit=10)
         assert [(one.name, one.transport_type.value) for one in listed.results] == [
             ("time", "stdio")
@@ -101,19 +107,19 @@ def ran(folder: Path, *command: str | Path) -> str:
 
 @pytest.mark.npm
 def test_a_typescript_program_with_generated_types_compiles_strictly_and_works(
-    live_web: Web, tmp_path: Path
+    module_web: Web, tmp_path: Path
 ) -> None:
-    acme = casting.organization()
+    acme = casting.organization("typescript")
     casting.ready(acme, casting.stdio_server(acme), casting.agent(acme))
     _, token = issue(casting.administrator(acme), name="client", role=Role.OWNER)
     (tmp_path / "node_modules").symlink_to(MODULES)
     (tmp_path / "package.json").write_text('{"type": "module"}')
     shutil.copy(NODE / "clients" / "typed.ts", tmp_path)
-    document = f"{live_web.url}/api/schema"
+    document = f"{module_web.url}/api/schema"
     ran(tmp_path, MODULES / ".bin" / "openapi-typescript", document, "-o", "bonobot.d.ts")
     options = ("--module", "nodenext", "--target", "es2022")
     ran(tmp_path, MODULES / ".bin" / "tsc", *STRICT, *options, "typed.ts")
-    assert json.loads(ran(tmp_path, NODE_22, "typed.js", live_web.url, token)) == {
+    assert json.loads(ran(tmp_path, NODE_22, "typed.js", module_web.url, token)) == {
         "names": ["time by stdio"],
         "slug": "release-helper",
         "max_turns": 20,

@@ -7,10 +7,12 @@ another organization's object in any other way than a missing one.
 import re
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pytest
+import pytest_django
+from django.db import transaction
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from agents.models import Agent, Approval, ModelEndpoint, Session, SessionGrant
@@ -24,8 +26,7 @@ from mcp_servers.models import Definition, Server
 from tests import desk, rest
 from tests.agents import casting
 from tests.inventory import everything
-
-pytestmark = pytest.mark.django_db
+from tests.screens import shared_rows
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 ASKED = (Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER)
@@ -60,9 +61,30 @@ def filled(route: str, values: dict[str, str]) -> str:
     return re.sub(r"<str:(\w+)>", lambda found: values[found[1]], route)
 
 
+class Things(NamedTuple):
+    """Two organizations with one of everything, and the ids of it by the names of the parts."""
+
+    acme: Organization
+    own: dict[str, str]
+    foreign: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def filled_organizations(
+    django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
+) -> Iterator[Things]:
+    """Fill two organizations for all tests of this module."""
+    with shared_rows(django_db_blocker):
+        acme = casting.organization()
+        yield Things(acme, everything(acme), everything(casting.organization("other")))
+
+
 @pytest.fixture
-def acme() -> Organization:
-    return casting.organization()
+def things(filled_organizations: Things) -> Iterator[Things]:
+    """Return the two organizations; what a test changes there is rolled back after it."""
+    with transaction.atomic():
+        yield filled_organizations
+        transaction.set_rollback(True)
 
 
 def test_the_table_of_addresses_is_read():
@@ -111,10 +133,9 @@ def test_every_address_of_the_installation_is_one_that_is_looked_at():
 
 
 @pytest.mark.parametrize("role", ASKED)
-def test_nobody_signs_in_to_a_server_of_another_organization(acme, role):
-    foreign = everything(casting.organization("other"))
-    seat = desk.sit(acme, role)
-    for pk in (foreign["server_id"], str(uuid4())):
+def test_nobody_signs_in_to_a_server_of_another_organization(things, role):
+    seat = desk.sit(things.acme, role, f"visiting-{role}")
+    for pk in (things.foreign["server_id"], str(uuid4())):
         for answer in (
             seat.client.get(f"/oauth/start/{pk}"),
             seat.client.post(f"/oauth/start/{pk}"),
@@ -133,37 +154,39 @@ def test_no_rule_is_for_a_method_that_is_not_there(route):
     assert [method for method in view.rules if not hasattr(view, method.lower())] == []
 
 
-def test_what_no_rule_opens_is_closed_to_everyone(acme, monkeypatch):
+def test_what_no_rule_opens_is_closed_to_everyone(things, monkeypatch):
     monkeypatch.setattr(ROUTES["agents"], "rules", {})
-    assert rest.as_role(acme, Role.OWNER).get("agents").json["rule"] == "role"
+    assert rest.as_role(things.acme, Role.OWNER).get("agents").json["rule"] == "role"
 
 
 @pytest.mark.parametrize("role", ASKED)
-def test_a_role_gets_in_where_its_rule_says_and_nowhere_else(acme, role):
-    client = rest.as_role(acme, role)
-    missing = dict.fromkeys(everything(acme), str(uuid4()))
+def test_a_role_gets_in_where_its_rule_says_and_nowhere_else(things, role):
+    client = rest.as_role(things.acme, role)
+    missing = dict.fromkeys(things.own, str(uuid4()))
     for route, method in OPERATIONS:
-        allowed = any(may(role, action) for action in actions_of(ROUTES[route].rules[method]))
+        allowed = is_allowed(role, route, method)
         answer = client.send(method, filled(route, missing), {} if method != "GET" else None)
         refused = answer.status == 403 and answer.json["rule"].startswith("role:")
         assert refused != allowed, f"{role} {method} {route}: {answer!r}"
 
 
 @pytest.mark.parametrize("role", ASKED)
-def test_another_organizations_things_answer_like_missing_ones(acme, role):
-    own, foreign = everything(acme), everything(casting.organization("other"))
-    client = rest.as_role(acme, role)
+def test_another_organizations_things_answer_like_missing_ones(things, role):
+    """Where a rule refuses the role, the test above shows that a missing one is refused, too."""
+    client = rest.as_role(things.acme, role)
     before = counted()
     for route, method in NAMED:
-        for values in strangers(route, own, foreign):
+        body = {} if method != "GET" else None
+        for values in strangers(route, things.own, things.foreign):
+            theirs = client.send(method, filled(route, values), body)
+            if not is_allowed(role, route, method):
+                assert theirs.status == 403, f"{role} {method} {route}: {theirs!r}"
+                continue
             missing = {
-                name: str(uuid4()) if value == foreign.get(name) else value
+                name: str(uuid4()) if value == things.foreign.get(name) else value
                 for name, value in values.items()
             }
-            theirs, nobodys = (
-                client.send(method, filled(route, each), {} if method != "GET" else None)
-                for each in (values, missing)
-            )
+            nobodys = client.send(method, filled(route, missing), body)
             if theirs.status == 403:
                 assert nobodys.status == 403, f"{role} {method} {route}"
                 continue
@@ -173,14 +196,18 @@ def test_another_organizations_things_answer_like_missing_ones(acme, role):
 
 
 @pytest.mark.parametrize("role", [Role.OWNER, Role.AUDITOR])
-def test_lists_hold_nothing_of_another_organization(acme, role):
-    foreign = everything(casting.organization("other"))
-    ids = [value for name, value in foreign.items() if name != "name"]
-    client = rest.as_role(acme, role)
+def test_lists_hold_nothing_of_another_organization(things, role):
+    ids = [value for name, value in things.foreign.items() if name != "name"]
+    client = rest.as_role(things.acme, role)
     for route, method in OPERATIONS:
         if method == "GET" and "<" not in route:
             answer = client.get(route)
             assert [one for one in ids if one in answer.text] == [], route
+
+
+def is_allowed(role: Role, route: str, method: str) -> bool:
+    """Tell whether an operation's rule lets a role in."""
+    return any(may(role, action) for action in actions_of(ROUTES[route].rules[method]))
 
 
 def strangers(route: str, own: dict[str, str], foreign: dict[str, str]) -> Iterator[dict[str, str]]:

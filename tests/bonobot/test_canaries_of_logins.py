@@ -15,11 +15,18 @@ from tests.agents import casting
 from tests.bonobot.canaries import in_redis, leaks, needles
 from tests.bonobot.test_canaries import dumped, logged
 from tests.eventually import eventually
-from tests.mcp_servers.oauth.conftest import LOGIN, boss, organization, protected, register
+from tests.mcp_servers.oauth.conftest import (
+    LOGIN,
+    boss,
+    organization,
+    protected,
+    protected_origin,
+    register,
+)
 from tests.mcp_servers.oauth.test_login import browser, signed_in
 from tests.servers.protected import CLIENT_ID, CLIENT_SECRET
 
-__all__ = ["boss", "organization", "protected", "register"]
+__all__ = ["boss", "organization", "protected", "protected_origin", "register"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 

@@ -9,8 +9,6 @@ import pytest
 from bonobot.management.programs import web as program
 from tests.processes import Web
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
 MIB = 1024 * 1024
 HEAD = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 POST = HEAD.replace(b"GET", b"POST")
@@ -27,9 +25,9 @@ UNFIT = {
 
 
 @pytest.fixture
-def answered(start_web: Callable[..., Web]) -> Callable[[bytes], bytes]:
+def answered(module_web: Web) -> Callable[[bytes], bytes]:
     """A function that sends bytes and returns what came until the end."""
-    port = start_web().port
+    port = module_web.port
 
     def ask(sent: bytes) -> bytes:
         came = b""

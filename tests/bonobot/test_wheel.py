@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
+import sqlite3
 import subprocess
 import sys
 import sysconfig
 import venv
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -19,20 +22,35 @@ from tests.processes import INHERITED, start, unused_port
 pytestmark = pytest.mark.worker
 
 
-def pip(*arguments: str | Path) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *arguments]
+def run(*command: str | Path) -> None:
     ended = subprocess.run(command, capture_output=True, check=False, text=True, cwd=ROOT)
     assert ended.returncode == 0, ended.stderr
 
 
+def installer(python: Path) -> list[str | Path]:
+    """Return the start of a command that installs for a Python: by uv if there is one, else pip."""
+    uv = Path(sys.executable).with_name("uv")
+    if uv.exists():
+        return [uv, "pip", "install", "--offline", "--python", python]
+    return [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "--python",
+        python,
+        "install",
+    ]
+
+
 def installed(folder: Path) -> Path:
     """Build the wheel and install it where it finds its dependencies, not the sources; offline."""
-    pip("wheel", ".", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder)
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder)
     (wheel,) = folder.glob("*.whl")
     assert f"-{__version__}-" in wheel.name
     home = folder / "environment"
     venv.create(home, symlinks=True)
-    pip("--python", home / "bin" / "python", "install", "--no-deps", "--no-index", wheel)
+    run(*installer(home / "bin" / "python"), "--quiet", "--no-deps", "--no-index", wheel)
     (library,) = home.glob("lib/python*/site-packages")
     # Paths of a `.pth` file come last, and those that lie there (our editable install) aren't read.
     (library / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
@@ -44,6 +62,13 @@ def installed(folder: Path) -> Path:
 def fetched(url: str) -> tuple[int, str]:
     answer = httpx.get(url, timeout=20)
     return answer.status_code, answer.text
+
+
+def platform_presets(database: Path) -> list[str]:
+    """Return the slugs of the presets that every organization sees."""
+    with closing(sqlite3.connect(database)) as rows:
+        wanted = "SELECT slug FROM mcp_servers_preset WHERE organization_id IS NULL"
+        return [slug for (slug,) in rows.execute(wanted)]
 
 
 def test_an_installed_wheel_runs_in_an_empty_folder(tmp_path: Path) -> None:
@@ -65,7 +90,16 @@ def test_an_installed_wheel_runs_in_an_empty_folder(tmp_path: Path) -> None:
             == __version__
         )
         assert f"Bonobot {__version__} is ready" in process.log()
+        assert process.stop() == 0
     finally:
-        process.stop()
+        process.kill()
     assert [path.name for path in empty.iterdir()] == ["var"]
-    assert str(ROOT) not in process.log()
+    keys = empty / "var" / "keys"
+    assert {path.stat().st_mode & 0o777 for path in keys.iterdir()} == {0o600}
+    log = process.log()
+    assert re.search(r"^Applying \d+ migrations", log, re.MULTILINE)
+    assert not re.search(r"^(worker|beat) *│", log, re.MULTILINE), "`--no-worker`"
+    assert not re.search(r"^  password ", log, re.MULTILINE), "`--no-demo`"
+    assert "nobody can yet: `bonobot createsuperuser`" in log
+    assert len(platform_presets(empty / "var" / "bonobot.sqlite3")) >= 40
+    assert str(ROOT) not in log

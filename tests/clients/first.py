@@ -1,4 +1,4 @@
-"""A client on the first Python SDK: `first.py URL`, the token in `TOKEN`."""
+"""A client on the first Python SDK: `first.py URL...`, the token in `TOKEN`."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamablehttp_client
 
 
-async def main(url: str) -> None:
+async def use(url: str) -> None:
     headers = {"Authorization": f"Bearer {os.environ['TOKEN']}"}
     async with (
         streamablehttp_client(url, headers=headers) as (read, write, _),
@@ -39,7 +39,12 @@ async def main(url: str) -> None:
             "resource": resource.contents[0].text,
             "prompt": prompt.messages[0].content.text,
         }
-        sys.stdout.write(json.dumps(said))
+        sys.stdout.write(f"{json.dumps(said)}\n")
+
+
+async def main(*urls: str) -> None:
+    for url in urls:
+        await use(url)
 
 
 def named(offered, name):
@@ -47,4 +52,4 @@ def named(offered, name):
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,6 +1,6 @@
-"""A client on the second Python SDK: `second.py URL MODE` (auto, legacy or a revision).
+"""A client on the second Python SDK: `second.py MODES URL...`, the token in `TOKEN`.
 
-The token is in `TOKEN`.
+`MODES` are separated by commas: auto, legacy or a revision. It prints a line for each mode and URL.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 
-async def main(url: str, mode: Any) -> None:
+async def use(url: str, mode: Any) -> None:
     """Use what is at the URL."""
     headers = {"Authorization": f"Bearer {os.environ['TOKEN']}"}
     async with (
@@ -45,7 +45,14 @@ async def main(url: str, mode: Any) -> None:
             "resource": resource.contents[0].text,
             "prompt": prompt.messages[0].content.text,
         }
-        sys.stdout.write(json.dumps(said))
+        sys.stdout.write(f"{json.dumps(said)}\n")
+
+
+async def main(modes: str, *urls: str) -> None:
+    """Use all URLs in all modes."""
+    for mode in modes.split(","):
+        for url in urls:
+            await use(url, mode)
 
 
 def named(offered: Sequence[Any], name: str) -> Any:
@@ -54,4 +61,4 @@ def named(offered: Sequence[Any], name: str) -> Any:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:3]))
+    asyncio.run(main(*sys.argv[1:]))

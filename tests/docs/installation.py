@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from tests import processes
@@ -67,6 +68,7 @@ class Installation:
     folder: Path
     url: str = USUAL
     environment: dict[str, str] = field(default_factory=dict)
+    up: processes.Process | None = None
 
     @contextmanager
     def shell(self) -> Iterator[Shell]:
@@ -90,6 +92,11 @@ def _copy(source: Path, target: Path) -> None:
         running.backup(copied)
 
 
+def _is_ready(up: processes.Process) -> bool:
+    """Say whether it has said where everything is."""
+    return up.require() and "Ctrl-C stops" in up.log()
+
+
 @contextmanager
 def installed(folder: Path, *, like: Installation | None = None) -> Iterator[Installation]:
     """Make an installation: `bonobot up` with the demo, or a copy in which nothing runs."""
@@ -111,6 +118,7 @@ def installed(folder: Path, *, like: Installation | None = None) -> Iterator[Ins
         "PATH": path,
         "PYTHONPATH": str(ROOT),
     }
+    up = None
     with ExitStack() as stack:
         if like:
             _copy(like.folder / "var", folder / "var")
@@ -118,11 +126,11 @@ def installed(folder: Path, *, like: Installation | None = None) -> Iterator[Ins
             command = [sys.executable, "-m", "bonobot", "up", "--port", str(port)]
             up = processes.start("up", command, folder=folder, env=environment, cwd=checkout)
             stack.callback(up.stop, within=40)
-            eventually(lambda: up.require() and processes.healthy(port), within=90, what="up")
+            eventually(partial(_is_ready, up), within=90, what="up")
         address = folder / "commands"
         forking.program(programs / "bonobot", address)
         server = [sys.executable, str(Path(forking.__file__)), "serve", str(address)]
         forks = processes.start("forking", server, folder=folder, env=environment, cwd=ROOT)
         stack.callback(forks.kill)
         eventually(lambda: forks.require() and address.exists(), within=60, what="its socket")
-        yield Installation(folder, f"http://127.0.0.1:{port}", environment)
+        yield Installation(folder, f"http://127.0.0.1:{port}", environment, up)

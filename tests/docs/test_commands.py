@@ -5,6 +5,7 @@ marked is checked otherwise. All pages share one installation with the demo and 
 for those that take one apart.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -27,6 +28,7 @@ export TOKEN
 """
 # These take an installation apart: keys, restoring, an organization that is deleted.
 APART = {"operate.md"}
+ONCE = "tried as a reader does it, with nothing set: once is enough"
 # What stands for what in every page.
 KNOWN = {
     ".venv/bin/bonobot": "bonobot",
@@ -66,10 +68,26 @@ def tried(page: Path) -> list[Block]:
     return [block for block in blocks(page) if "not run" not in block.marks]
 
 
+def test_the_first_start_makes_the_demo_and_shows_its_password_once(
+    install: Callable[[str], Installation],
+) -> None:
+    if connection.vendor != "sqlite":
+        pytest.skip(ONCE)
+    up = install("").up
+    assert up is not None
+    for line in (
+        r"Applying \d+ migrations.*",
+        r"Making a demo organization.*",
+        r"  user +\S+",
+        r"  password +\S{12,}  \(shown once\)",
+    ):
+        assert len(re.findall(f"^{line}$", up.log(), re.MULTILINE)) == 1, line
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if tried(page)], ids=titled)
 def test_what_a_page_shows_works(page: Path, install: Callable[[str], Installation]) -> None:
     if connection.vendor != "sqlite":
-        pytest.skip("tried as a reader does it, with nothing set: once is enough")
+        pytest.skip(ONCE)
     place = install(page.name if page.name in APART else "")
     with place.shell() as shell:
         faults = [fault for block in tried(page) for fault in try_out(block, shell, place, KNOWN)]

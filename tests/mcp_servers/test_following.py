@@ -1,6 +1,6 @@
 """Following: one process has a server tell of a resource, and all that want it are told."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -22,16 +22,15 @@ from mcp_servers.oauth.signing import for_person
 from tests.agents import casting
 from tests.agents.conftest import acme, helper
 from tests.eventually import eventually
-from tests.newspaper import PAPER, SECRET, printing, subscribed
+from tests.newspaper import PAPER, SECRET, print_edition, printing, subscribed
 
-__all__ = ["acme", "helper"]
+__all__ = ["acme", "helper", "print_edition"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture
-def news(acme: Organization, helper: Agent) -> Iterator[Server]:
-    with printing() as url:
-        yield subscribed(acme, helper, url)
+def news(acme: Organization, helper: Agent, print_edition: Callable[..., str]) -> Server:
+    return subscribed(acme, helper, print_edition())
 
 
 @pytest.fixture
@@ -130,14 +129,12 @@ def test_a_row_that_is_gone_is_wanted_anew(
 
 
 def test_a_server_that_comes_back_counts_as_changed(
-    acme: Organization, helper: Agent, processes: tuple[Follower, Follower]
+    news: Server, processes: tuple[Follower, Follower]
 ) -> None:
-    with printing() as url:
-        server = subscribed(acme, helper, url)
-        assert follow(processes[0], server, PAPER) == {PAPER: 0}
-        feed = processes[0]._feeds[Source(server.pk)]
-        runtime().loop.call_soon_threadsafe(feed._close)  # as when the stream breaks off
-        eventually(lambda: changes(processes[0], server) == 1, what="the change")
+    assert follow(processes[0], news, PAPER) == {PAPER: 0}
+    feed = processes[0]._feeds[Source(news.pk)]
+    runtime().loop.call_soon_threadsafe(feed._close)  # as when the stream breaks off
+    eventually(lambda: changes(processes[0], news) == 1, what="the change")
 
 
 def test_a_server_that_is_away_or_off_grants_nothing(
@@ -153,15 +150,11 @@ def test_a_server_that_is_away_or_off_grants_nothing(
 
 
 def test_a_server_that_is_configured_anew_is_asked_anew(
-    news: Server,
-    acme: Organization,
-    helper: Agent,
-    processes: tuple[Follower, Follower],
+    news: Server, processes: tuple[Follower, Follower], print_edition: Callable[..., str]
 ) -> None:
     follow(processes[0], news, PAPER)
-    with printing() as url:
-        Server.objects.filter(pk=news.pk).update(endpoint_config={"url": url})
-        eventually(lambda: changes(processes[0], news) == 1, what="the new connection")
+    Server.objects.filter(pk=news.pk).update(endpoint_config={"url": print_edition()})
+    eventually(lambda: changes(processes[0], news) == 1, what="the new connection")
 
 
 def test_what_nobody_follows_is_let_go_of(
@@ -233,10 +226,11 @@ def personal(
     acme: Organization,
     helper: Agent,
     people: tuple[Principal, Principal],
-) -> Iterator[Server]:
+    print_edition: Callable[..., str],
+) -> Server:
     """A server of each era that each person signs in to; both have."""
-    with printing("people", *(["handshake"] if request.param == "handshake" else [])) as url:
-        yield subscribed(acme, helper, url, readers=people)
+    how = ["people", *(["handshake"] if request.param == "handshake" else [])]
+    return subscribed(acme, helper, print_edition(*how), readers=people)
 
 
 def test_two_people_are_told_apart_by_two_processes(

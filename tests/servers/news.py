@@ -6,6 +6,9 @@ in both eras, or in that of the handshake alone. The tool `print` tells that a r
 
 With `people` it answers who comes with a bearer token alone, and each has news of their own: what
 one has printed is told to nobody else, and `readers` counts their own; of no resource, everybody's.
+
+Whatever follows `?` in its URL is an edition: those of one edition know nothing of the others, so
+that tests can share the process.
 """
 
 import asyncio
@@ -47,13 +50,18 @@ class Room:
         self.sessions: dict[str, list[Any]] = {}
 
 
-rooms: defaultdict[str, Room] = defaultdict(Room)
+editions: defaultdict[str, defaultdict[str, Room]] = defaultdict(lambda: defaultdict(Room))
+
+
+def rooms(ctx: Any) -> defaultdict[str, Room]:
+    """Return the rooms of the edition that is asked."""
+    return editions[ctx.request.url.query if ctx.request is not None else ""]
 
 
 def room(ctx: Any) -> Room:
     """Return where somebody belongs: all are in one where nobody has to say who they are."""
     asked = ctx.request if "people" in sys.argv else None
-    return rooms[asked.headers["authorization"] if asked is not None else ""]
+    return rooms(ctx)[asked.headers["authorization"] if asked is not None else ""]
 
 
 class Listening(ListenHandler):
@@ -76,7 +84,7 @@ async def tools(ctx: Any, params: Any) -> types.ListToolsResult:
 async def call(ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
     uri, here = str((params.arguments or {}).get("uri")), room(ctx)
     if params.name == "readers":
-        asked = [here] if uri else list(rooms.values())
+        asked = [here] if uri else list(rooms(ctx).values())
         subscribed = [len(all_) for one in asked for at, all_ in one.sessions.items() if uri in at]
         streams = sum(one.listening.open for one in asked)
         return text(f"{sum(subscribed)} sessions, {streams} streams")

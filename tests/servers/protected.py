@@ -2,6 +2,7 @@
 
 `protected.py` prints `PORT <number>` once it listens. Everything about it can be changed while it
 runs by `POST /control` with a JSON object of `Settings`; `GET /control` tells what it has seen.
+`DELETE /control` resets the settings and forgets everything, so that tests can share the process.
 The MCP server speaks the modern era and knows one tool, `whoami`.
 """
 
@@ -219,7 +220,10 @@ async def mcp(request: Request) -> Response:
 
 
 async def control(request: Request) -> Response:
-    """Change the settings, or tell what was seen; `forget` withdraws every access token."""
+    """Change or reset the settings, or tell what was seen; `forget` withdraws access tokens."""
+    global settings, seen
+    if request.method == "DELETE":
+        settings, seen = Settings(), Seen()
     if request.method == "POST":
         for name, value in (await request.json()).items():
             if name == "forget":
@@ -307,7 +311,7 @@ routes = [
     Route("/authorize", authorize),
     Route("/token", token, methods=["POST"]),
     Route("/mcp", mcp, methods=["POST"]),
-    Route("/control", control, methods=["GET", "POST"]),
+    Route("/control", control, methods=["DELETE", "GET", "POST"]),
 ]
 
 

@@ -15,12 +15,17 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def agent(acme):
-    made = casting.agent(acme, "helper", mode="none")
-    casting.ready(acme, casting.stdio_server(acme), made)
-    return made
+    """An agent without servers."""
+    return casting.agent(acme, "helper", mode="none")
 
 
-def test_agents_are_listed_with_their_slug(bonobot, agent):
+@pytest.fixture
+def time_server(acme, agent):
+    """A server that was started, asked for its tools and attached to the agent."""
+    return casting.ready(acme, casting.stdio_server(acme), agent)
+
+
+def test_agents_are_listed_with_their_slug(bonobot, time_server):
     (shown,) = bonobot("agents", "list", "--json").json
     assert (shown["slug"], shown["servers"]) == ("helper", ["time"])
     assert shown["policy"]["mode"] == "none"
@@ -32,7 +37,7 @@ def test_an_agent_is_made_and_its_policy_blocks_everything(bonobot, agent):
     assert (ran.status, ran.error["code"]) == (1, "name_taken")
 
 
-def test_a_run_waits_for_the_answer_and_tells_its_calls(bonobot, agent):
+def test_a_run_waits_for_the_answer_and_tells_its_calls(bonobot, time_server):
     bonobot("agents", "policy", "helper", "--mode", "allowlist", "--allow", "mcp_time_*")
     ran = bonobot("agents", "run", "helper", "What time is it in Asia/Tokyo?", "--json")
     assert (ran.status, ran.json["status"]) == (0, "done")
@@ -40,7 +45,7 @@ def test_a_run_waits_for_the_answer_and_tells_its_calls(bonobot, agent):
     assert "Asia/Tokyo" in ran.json["answer"]
 
 
-def test_a_run_for_people_shows_calls_and_answer(bonobot, agent):
+def test_a_run_for_people_shows_calls_and_answer(bonobot, time_server):
     bonobot("agents", "policy", "helper", "--mode", "all")
     ran = bonobot("agents", "run", "helper", "What time is it in Asia/Tokyo?")
     assert "✓ mcp_time_get_current_time" in ran.out
@@ -55,7 +60,7 @@ def test_a_run_that_can_not_begin_fails(bonobot, agent, slug, text, code):
     assert (ran.status, ran.error["code"]) == (1, code)
 
 
-def test_the_policy_shows_what_it_lets_through(bonobot, agent):
+def test_the_policy_shows_what_it_lets_through(bonobot, time_server):
     ran = bonobot(
         "agents",
         "policy",
@@ -71,12 +76,12 @@ def test_the_policy_shows_what_it_lets_through(bonobot, agent):
     assert {"mcp_time_get_current_time", "read_result"} <= {t["name"] for t in ran.json["tools"]}
 
 
-def test_a_rule_that_names_no_server_is_refused_by_its_place(bonobot, agent):
+def test_a_rule_that_names_no_server_is_refused_by_its_place(bonobot, time_server):
     ran = bonobot("agents", "policy", "helper", "--allow", "mcp_nothing_*", "--json")
     assert (ran.status, ran.error["field"]) == (1, "allow[0]")
 
 
-def test_explaining_names_the_first_stage_that_refuses(bonobot, agent):
+def test_explaining_names_the_first_stage_that_refuses(bonobot, time_server):
     told = bonobot("agents", "explain", "helper", "mcp_time_convert_time", "--json").json
     assert (told["allowed"], told["code"]) == (False, "denied_by_policy")
     assert [one["stage"] for one in told["stages"] if not one["allows"]] == [told["first"]]
@@ -124,7 +129,7 @@ def test_a_token_does_not_end_in_the_past(bonobot, agent, time):
     assert (ran.status, ran.error["field"]) == (1, "--expires")
 
 
-def test_the_audit_lists_newest_first_and_verifies(bonobot, agent):
+def test_the_audit_lists_newest_first_and_verifies(bonobot, time_server):
     rows = bonobot("audit", "list", "--json").json
     assert [row["seq"] for row in rows] == sorted((row["seq"] for row in rows), reverse=True)
     assert bonobot("audit", "verify", "--json").json["ok"] is True

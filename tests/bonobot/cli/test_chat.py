@@ -16,9 +16,11 @@ from agents.attachments import LARGEST_TEXT
 from agents.models import Session, Step
 from agents.sessions import requests
 from agents.sessions.events import Event
+from agents.sessions.runners import any_alive
 from bonobot.cli import chat
 from bonobot.cli.drawing import Drawing, block, said
 from bonobot.cli.group import Cli
+from bonobot.lib import runtime
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.registration import add
 from tests import processes
@@ -32,9 +34,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 @pytest.fixture
 def agent(acme):
-    made = casting.agent(acme, "helper")
-    casting.ready(acme, casting.stdio_server(acme), made)
-    return made
+    """An agent without servers."""
+    return casting.agent(acme, "helper")
+
+
+@pytest.fixture
+def time_server(acme, agent):
+    """A server that was started, asked for its tools and attached to the agent."""
+    return casting.ready(acme, casting.stdio_server(acme), agent)
 
 
 @pytest.fixture
@@ -48,7 +55,7 @@ def piped(bonobot, agent, monkeypatch):
     return say
 
 
-def test_a_chat_from_a_pipe_has_a_message_a_line_and_commands(piped, tmp_path):
+def test_a_chat_from_a_pipe_has_a_message_a_line_and_commands(time_server, piped, tmp_path):
     notes = tmp_path / "notes.txt"
     notes.write_text("At noon.")
     talk = tmp_path / "talk.md"
@@ -101,7 +108,9 @@ def test_problems_are_told_and_the_chat_goes_on(piped, tmp_path):
     assert "No call was made yet." in ran.err
 
 
-def test_ctrl_c_while_a_message_is_sent_cancels_its_turn_and_not_the_chat(piped, monkeypatch):
+def test_ctrl_c_while_a_message_is_sent_cancels_its_turn_and_not_the_chat(
+    time_server, piped, monkeypatch
+):
     def interrupted(*arguments, **options):
         session = requests.start(*arguments, **options)
         signal.raise_signal(signal.SIGINT)
@@ -200,6 +209,9 @@ class Terminal:
     """A chat in a process of its own, with a terminal."""
 
     def __init__(self, agent):
+        # A runner of this process would count as a worker that takes the chat's sessions.
+        runtime.close()
+        assert not any_alive()
         pid, self._end = pty.fork()
         if pid == 0:
             os.chdir(ROOT)

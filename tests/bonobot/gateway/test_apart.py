@@ -57,6 +57,12 @@ def upstreams() -> Iterator[Callable[[str], Upstream]]:
         yield lambda mark: made.enter_context(Upstream(mark).listening())
 
 
+@pytest.fixture(scope="module")
+def modern_url() -> Iterator[str]:
+    with served("modern.py", "http") as url:
+        yield url
+
+
 @pytest.fixture
 def owner(acme: Organization, wire: Wire, upstreams: Callable[[str], Upstream]) -> Party:
     return party(acme, wire, upstreams("zanzibar"), Role.MEMBER)
@@ -272,7 +278,7 @@ def test_answers_go_to_the_call_that_was_asked_for_them(
 
 @pytest.mark.parametrize("era", ERAS)
 def test_progress_is_told_to_who_waits_for_it_alone(
-    era: str, acme: Organization, helper: Agent, wire: Wire
+    era: str, acme: Organization, helper: Agent, wire: Wire, modern_url: str
 ) -> None:
     """Two principals call one server at once, under the same progress token."""
     boss = casting.administrator(acme)
@@ -290,8 +296,8 @@ def test_progress_is_told_to_who_waits_for_it_alone(
         together.wait(TOLD_WITHIN_S)
         return session.ask("tools/call", {**said, "_meta": meta})
 
-    with served("modern.py", "http") as url, ThreadPoolExecutor(len(tokens)) as threads:
-        casting.ready(acme, casting.http_server(acme, url), helper)
+    casting.ready(acme, casting.http_server(acme, modern_url), helper)
+    with ThreadPoolExecutor(len(tokens)) as threads:
         replies = dict(zip(tokens, threads.map(called, tokens), strict=True))
     for steps, reply in replies.items():
         progress = [one["params"] for one in reply.told if "progressToken" in one["params"]]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,8 @@ from tests.published import publish
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-EXAMPLES = 1_000
+# Each run draws other requests, so that many runs together try many.
+EXAMPLES = 1_000 if os.environ.get("TEST_FUZZING") == "whole" else 250
 LONGEST_S = 20
 SESSION, LIVE = "Mcp-Session-Id", "a session that is open"
 SERVED = ("/mcp/servers/everything", "/mcp/agents/helper", "/mcp")
@@ -166,7 +168,7 @@ def everything_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def test_a_thousand_malformed_requests_are_answered(
+def test_malformed_requests_are_answered(
     everything_url: str, wire: Wire, acme: Organization, caplog: pytest.LogCaptureFixture
 ) -> None:
     published = publish(everything_url, acme)

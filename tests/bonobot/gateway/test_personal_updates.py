@@ -2,11 +2,11 @@
 
 Two people and a program that is nobody's at one real server: in both eras of clients and servers,
 at an agent and at the server itself. What one follows is nothing to the others, in no answer,
-notice or connection.
+notice or connection. That two web processes tell each person what is theirs, `test_two_processes`
+shows.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from itertools import product
 from typing import Any
 from uuid import UUID
@@ -25,7 +25,6 @@ from mcp_servers.oauth.leavers import forget_leavers
 from mcp_servers.oauth.logins import forget
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Session, Stream, Wire
-from tests.bonobot.gateway.test_two_processes import Remote
 from tests.bonobot.gateway.test_updates import (
     ACKNOWLEDGED,
     AGENT,
@@ -33,15 +32,13 @@ from tests.bonobot.gateway.test_updates import (
     PRINT,
     READERS,
     SERVER,
-    UPDATED,
     at_once,
     told,
 )
 from tests.eventually import eventually
-from tests.newspaper import PAPER, SECRET, printing, sign_in, subscribed
-from tests.processes import Web
+from tests.newspaper import PAPER, SECRET, print_edition, sign_in, subscribed
 
-__all__ = ["at_once"]
+__all__ = ["at_once", "print_edition"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ERAS = ("modern", "handshake")
@@ -115,11 +112,15 @@ def people(acme: Organization) -> tuple[Principal, Principal]:
 
 @pytest.fixture(params=ERAS)
 def news(
-    request: Any, acme: Organization, helper: Agent, people: tuple[Principal, Principal]
-) -> Iterator[Server]:
+    request: Any,
+    acme: Organization,
+    helper: Agent,
+    people: tuple[Principal, Principal],
+    print_edition: Callable[..., str],
+) -> Server:
     """A real server of each era, where both have signed in."""
-    with printing("people", *(["handshake"] if request.param == "handshake" else [])) as url:
-        yield subscribed(acme, helper, url, readers=people)
+    how = ["people", *(["handshake"] if request.param == "handshake" else [])]
+    return subscribed(acme, helper, print_edition(*how), readers=people)
 
 
 @pytest.fixture
@@ -245,26 +246,3 @@ def counted(news: Server, connections: int) -> str:
     modern = news.era == "modern"
     counts = (0, connections) if modern else (connections, 0)
     return "{} sessions, {} streams".format(*counts)
-
-
-@pytest.mark.parametrize("news", ["modern"], indirect=True)
-def test_two_web_processes_tell_each_person_what_is_theirs(
-    news: Server, people: tuple[Principal, Principal], start_web: Callable[..., Web]
-) -> None:
-    web = start_web()
-    pair = web, start_web(BONOBOT_URL=web.url)  # tokens are good at one address
-    ann, ben = ([Remote(one, let_in(who, AGENT, at=web.url)) for one in pair] for who in people)
-    asked = {"notifications": {WATCHED: [HERE[AGENT] + PAPER]}}
-    with ExitStack() as open_streams:
-        streams = {one: open_streams.enter_context(one.listening(asked)) for one in (*ann, ben[1])}
-        for stream in streams.values():
-            assert next(stream)["params"]["notifications"] == asked["notifications"]
-        assert Followed.objects.values("holder").distinct().count() == len(pair)
-        for who, where in ((ann, 1), (ben, 0), (ann, 0)):
-            uri = {"uri": PAPER}
-            who[where].modern(AGENT, "tools/call", {"name": PRINT[AGENT], "arguments": uri})
-            for one in who:
-                if one in streams:
-                    assert next(streams[one])["method"] == UPDATED
-        changes = dict(Followed.objects.values_list("subject", "changes"))
-    assert changes == {UUID(people[0].id): 2, UUID(people[1].id): 1}

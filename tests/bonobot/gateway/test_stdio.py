@@ -34,17 +34,17 @@ LONG_S = 20
 WORDS = ["-m", "bonobot", "mcp", "serve", "--stdio", "--agent", "helper"]
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
 def test_a_client_calls_an_agents_tools(
-    acme: Organization, helper: Agent, workshop: Server, mode: str
+    acme: Organization, helper: Agent, workshop: Server
 ) -> None:
+    """Start a process; the handshake era is asked of the server in this one."""
     token = token_of(casting.administrator(acme))
     program = StdioServerParameters(
         command=sys.executable, args=WORDS, env=environment({"BONOBOT_TOKEN": token})
     )
 
     async def use() -> tuple[list[str], str]:
-        async with Client(stdio_client(program), mode=mode) as client:
+        async with Client(stdio_client(program), mode="auto") as client:
             tools = await client.list_tools()
             called = await client.call_tool("mcp_workshop_echo", {"text": "hello"})
             return [tool.name for tool in tools.tools], called.content[0].text  # type: ignore[union-attr]
@@ -106,6 +106,7 @@ def test_it_serves_until_its_input_ends_and_a_revoked_token_no_more(
     try:
         opened = pipes.ask("initialize", {**said, "clientInfo": {"name": "tests", "version": "1"}})
         pipes.tell({"method": "notifications/initialized"})
+        listed = pipes.ask("tools/list")
         before = pipes.ask("tools/call", call)
         revoke(boss, token)
         after = pipes.ask("tools/call", call)
@@ -114,6 +115,7 @@ def test_it_serves_until_its_input_ends_and_a_revoked_token_no_more(
         serving.result(timeout=LONG_S)
     pipes.close()
     assert opened["result"]["serverInfo"]["name"] == "bonobot"
+    assert "mcp_workshop_echo" in [tool["name"] for tool in listed["result"]["tools"]]
     assert before["result"]["content"][0]["text"] == "hello"
     assert "bad_token" in str(after)
     assert "hello" not in str(after)

@@ -5,10 +5,11 @@ All of it is one test, since two processes take longer to start than all that th
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from itertools import cycle
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -17,6 +18,8 @@ from django.utils import timezone
 from agents.models import Agent, Handover
 from bonobot.gateway.handing import GONE_S
 from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import Principal
+from mcp_servers.models import Followed, Server
 from tests.agents import casting
 from tests.agents.conftest import acme, helper
 from tests.bonobot.gateway.conftest import (
@@ -29,10 +32,13 @@ from tests.bonobot.gateway.conftest import (
     _stamp,
     token_of,
 )
+from tests.bonobot.gateway.test_personal_updates import WATCHED, let_in, news, people
+from tests.bonobot.gateway.test_updates import HERE, PRINT, UPDATED
 from tests.bonobot.gateway.upstream import ABLE, ANSWERS, Json, Upstream, give
+from tests.newspaper import PAPER, print_edition
 from tests.processes import Web
 
-__all__ = ["acme", "helper"]
+__all__ = ["acme", "helper", "news", "people", "print_edition"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 AGENT = "/mcp/agents/helper"
@@ -92,12 +98,19 @@ def pair(
     start_web: Callable[..., Web],
 ) -> tuple[Remote, Remote]:
     token = token_of(casting.administrator(acme))
-    return Remote(start_web(), token), Remote(start_web(), token)
+    web = start_web()
+    other = start_web(BONOBOT_URL=web.url)  # tokens of people are good at one address
+    return Remote(web, token), Remote(other, token)
 
 
+@pytest.mark.parametrize("news", ["modern"], indirect=True)
 def test_two_web_processes_answer_as_one(
-    pair: tuple[Remote, Remote], upstreams: tuple[Upstream, Upstream]
+    pair: tuple[Remote, Remote],
+    upstreams: tuple[Upstream, Upstream],
+    people: tuple[Principal, Principal],
+    news: Server,
 ) -> None:
+    each_person_is_told_what_is_theirs(pair, people)
     lists_and_calls_alternate(pair)
     a_state_of_one_is_good_at_the_other(pair)
     a_held_call_goes_on_at_either(pair, upstreams[1])
@@ -114,6 +127,27 @@ def called(wire: Remote, tool: str, **more: Any) -> Json:
 
 def text(result: Json) -> str:
     return str(result["content"][0]["text"])
+
+
+def each_person_is_told_what_is_theirs(
+    pair: tuple[Remote, Remote], people: tuple[Principal, Principal]
+) -> None:
+    at = pair[0].url
+    ann, ben = ([Remote(one.web, let_in(who, AGENT, at=at)) for one in pair] for who in people)
+    asked = {"notifications": {WATCHED: [HERE[AGENT] + PAPER]}}
+    with ExitStack() as open_streams:
+        streams = {one: open_streams.enter_context(one.listening(asked)) for one in (*ann, ben[1])}
+        for stream in streams.values():
+            assert next(stream)["params"]["notifications"] == asked["notifications"]
+        assert Followed.objects.values("holder").distinct().count() == len(pair)
+        for who, where in ((ann, 1), (ben, 0), (ann, 0)):
+            uri = {"uri": PAPER}
+            who[where].modern(AGENT, "tools/call", {"name": PRINT[AGENT], "arguments": uri})
+            for one in who:
+                if one in streams:
+                    assert next(streams[one])["method"] == UPDATED
+        changes = dict(Followed.objects.values_list("subject", "changes"))
+    assert changes == {UUID(people[0].id): 2, UUID(people[1].id): 1}
 
 
 def lists_and_calls_alternate(pair: tuple[Remote, Remote]) -> None:

@@ -1,7 +1,7 @@
 """Updates: clients of both eras are told when a resource of a server of either era changes."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -20,8 +20,9 @@ from mcp_servers.models import Followed, Server
 from tests.agents import casting
 from tests.bonobot.gateway.conftest import Session, Stream, Wire, token_of
 from tests.eventually import eventually
-from tests.newspaper import PAPER, SECRET, WEATHER, printing, subscribed
+from tests.newspaper import PAPER, SECRET, WEATHER, print_edition, subscribed
 
+__all__ = ["print_edition"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 AGENT, SERVER = "/mcp/agents/helper", "/mcp/servers/news"
@@ -33,16 +34,17 @@ READERS = {AGENT: "mcp_news_readers", SERVER: "readers"}
 
 
 @pytest.fixture(params=["modern", "handshake"])
-def news(request: Any, acme: Organization, helper: Agent) -> Iterator[Server]:
+def news(
+    request: Any, acme: Organization, helper: Agent, print_edition: Callable[..., str]
+) -> Server:
     """A real server of each era."""
-    with printing(*(["handshake"] if request.param == "handshake" else [])) as url:
-        yield subscribed(acme, helper, url)
+    how = ["handshake"] if request.param == "handshake" else []
+    return subscribed(acme, helper, print_edition(*how))
 
 
 @pytest.fixture
-def modern_news(acme: Organization, helper: Agent) -> Iterator[Server]:
-    with printing() as url:
-        yield subscribed(acme, helper, url)
+def modern_news(acme: Organization, helper: Agent, print_edition: Callable[..., str]) -> Server:
+    return subscribed(acme, helper, print_edition())
 
 
 @pytest.fixture
@@ -147,16 +149,15 @@ async def part_changed(server: Server) -> None:
 
 
 def test_what_a_server_will_not_tell_of_is_not_granted(
-    acme: Organization, helper: Agent, wire: Wire
+    acme: Organization, helper: Agent, wire: Wire, print_edition: Callable[..., str]
 ) -> None:
-    with printing("handshake") as url:
-        subscribed(acme, helper, url)
-        stream, granted = listening(wire, SERVER, WEATHER, PAPER)
-        assert granted == [PAPER]
-        stream.close()
-        session = wire.handshake(SERVER)
-        refused = subscribe(session, WEATHER)["error"]
-        unknown = subscribe(session, "news://nothing")["error"]
+    subscribed(acme, helper, print_edition("handshake"))
+    stream, granted = listening(wire, SERVER, WEATHER, PAPER)
+    assert granted == [PAPER]
+    stream.close()
+    session = wire.handshake(SERVER)
+    refused = subscribe(session, WEATHER)["error"]
+    unknown = subscribe(session, "news://nothing")["error"]
     assert (refused["code"], unknown["code"]) == (-32602, -32602)
     assert unknown["data"] == {"uri": "news://nothing"}
 

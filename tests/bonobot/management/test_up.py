@@ -14,18 +14,26 @@ from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+import pytest_django
+from django.db import connection
 
 from bonobot.lib.problems import Unavailable
 from bonobot.management import programs
 from bonobot.management.commands import up
-from bonobot.tenancy.models import User
+from bonobot.management.processes import Crew, Program
+from bonobot.tenancy.models import Organization, User
+from tests.agents import casting
+from tests.database import copy_template
 from tests.eventually import eventually
 from tests.processes import Process, environment, healthy, start, unused_port
 
 pytestmark = pytest.mark.worker
 FIRST_ANSWER_S = 90
+# A word of each program's command line.
+PROGRAMS = {"web": " uvicorn ", "worker": " worker ", "beat": " beat "}
 
 
 class Up:
@@ -53,12 +61,22 @@ class Up:
         )
         return process
 
-    def presets(self) -> list[str]:
-        """Return the slugs that the database offers to everybody, sorted."""
-        database = sqlite3.connect(self.folder / "var" / "bonobot.sqlite3")
-        with closing(database):
-            said = "SELECT slug FROM mcp_servers_preset WHERE organization_id IS NULL ORDER BY slug"
-            return [slug for (slug,) in database.execute(said)]
+    def loading(self) -> tuple[Process, dict[str, int]]:
+        """Return the process and the ids of its three programs, which are about to load."""
+        process = self.begin()
+
+        def programs() -> dict[str, int]:
+            process.require()
+            commands = {pid: command(pid) for pid in children(process.pid)}
+            return {
+                name: pid
+                for pid, text in commands.items()
+                for name, word in PROGRAMS.items()
+                if word in text
+            }
+
+        eventually(lambda: programs().keys() == PROGRAMS.keys(), within=FIRST_ANSWER_S)
+        return process, programs()
 
     def get(self, path: str) -> bytes:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=10) as answer:
@@ -77,12 +95,27 @@ def one(tmp_path: Path) -> Iterator[Up]:
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder for data whose database has its tables, to be copied."""
+def begun(
+    tmp_path_factory: pytest.TempPathFactory,
+    django_db_setup: None,
+    django_db_blocker: pytest_django.DjangoDbBlocker,
+) -> Path:
+    """Return a folder for data whose database has its tables and an organization, to be copied."""
     made = Up(tmp_path_factory.mktemp("begun"))
-    migrate = (sys.executable, "-m", "bonobot", "migrate", "--verbosity", "0")
-    subprocess.run(migrate, check=True, env=made.environment(), timeout=FIRST_ANSWER_S)
-    return made.folder / "var"
+    database = made.folder / "var" / "bonobot.sqlite3"
+    if connection.vendor == "sqlite":
+        database.parent.mkdir(mode=0o700)
+        copy_template(database)
+    else:
+        migrate = (sys.executable, "-m", "bonobot", "migrate", "--verbosity", "0", "--skip-checks")
+        subprocess.run(migrate, check=True, env=made.environment(), timeout=FIRST_ANSWER_S)
+    with closing(sqlite3.connect(database)) as link, link:
+        link.execute(
+            "INSERT INTO tenancy_organization (id, name, slug, created_at, four_eyes)"
+            " VALUES (?, 'Acme', 'acme', datetime(), false)",
+            (uuid4().hex,),
+        )
+    return database.parent
 
 
 @pytest.fixture
@@ -111,13 +144,16 @@ def exists(pid: int) -> bool:
 
 
 def test_it_starts_everything_and_ctrl_c_ends_everything(another: Up) -> None:
-    process = another.ready("--no-demo")
+    process = another.ready()
     pids = children(process.pid)
     assert len(pids) == 3
     assert healthy(another.port)
     assert b"csrfmiddlewaretoken" in another.get("/admin/login/")
     assert another.get("/static/unfold/css/styles.css")
     eventually(lambda: re.search(r"^worker │ .*ready", process.log(), re.MULTILINE))
+    # There is an organization already: no demo is made, and no password shown.
+    assert "password" not in process.log()
+    assert "Making a demo" not in process.log()
 
     os.kill(process.pid, signal.SIGINT)
     assert process.popen.wait(40) == 0
@@ -128,49 +164,36 @@ def test_it_starts_everything_and_ctrl_c_ends_everything(another: Up) -> None:
         for line in process.log().splitlines()
     ), process.log()
     assert "Traceback" not in process.log()
-
-
-def test_nothing_but_the_folder_for_data_is_written(another: Up) -> None:
-    process = another.ready("--no-demo", "--no-worker")
-    assert len(children(process.pid)) == 1
-    assert process.stop() == 0
     assert {path.name for path in another.folder.iterdir()} == {"up.log", "var"}
     keys = another.folder / "var" / "keys"
     assert {path.stat().st_mode & 0o777 for path in keys.iterdir()} == {0o600}
 
 
 def test_a_program_that_dies_ends_the_others_and_is_named(another: Up) -> None:
-    process = another.ready("--no-demo")
-    pids = children(process.pid)
-    beat = next(pid for pid in pids if " beat " in command(pid))
-    os.kill(beat, signal.SIGKILL)
+    process, pids = another.loading()
+    os.kill(pids["beat"], signal.SIGKILL)
     assert process.popen.wait(40) == 1
     assert "`beat` ended (killed by SIGKILL); stopped the others." in process.log()
-    assert not any(map(exists, pids))
+    assert not any(map(exists, pids.values()))
+
+
+def test_a_program_that_ends_after_the_start_is_named() -> None:
+    crew = Crew(
+        (
+            Program("web", (sys.executable, "-c", "import threading; threading.Event().wait()")),
+            Program("beat", (sys.executable, "-c", "raise SystemExit(3)")),
+        ),
+        environment=dict(os.environ),
+        write_line=lambda line: None,
+    )
+    with crew:
+        assert up.watch(crew) == "`beat` ended (exit status 3)"
 
 
 def test_its_programs_die_when_it_is_killed(another: Up) -> None:
-    process = another.ready("--no-demo")
-    pids = children(process.pid)
-    assert len(pids) == 3
+    process, pids = another.loading()
     os.kill(process.pid, signal.SIGKILL)
-    eventually(lambda: not any(map(exists, pids)))
-
-
-def test_the_demo_is_made_once_and_its_password_shown_once(one: Up) -> None:
-    process = one.ready()
-    assert re.search(r"^Applying \d+ migrations", process.log(), re.MULTILINE)
-    assert re.search(r"^  user +\S+$", process.log(), re.MULTILINE)
-    assert (
-        len(re.findall(r"^  password +\S{12,}  \(shown once\)$", process.log(), re.MULTILINE)) == 1
-    )
-    assert process.stop(within=40) == 0
-
-    assert len(one.presets()) >= 40
-    again = one.ready()
-    assert "password" not in again.log()
-    assert "Making a demo" not in again.log()
-    assert again.stop(within=40) == 0
+    eventually(lambda: not any(map(exists, pids.values())))
 
 
 def test_a_busy_port_is_refused_before_anything_happens(one: Up) -> None:
@@ -197,6 +220,13 @@ def test_where_nobody_could_sign_in_it_says_how_to_begin() -> None:
     assert "createsuperuser" in up.how_to_sign_in()["sign in"]
     User.objects.create_superuser("first")
     assert up.how_to_sign_in() == {}
+
+
+@pytest.mark.django_db
+def test_a_demo_is_made_only_where_there_is_no_organization() -> None:
+    casting.organization()
+    assert up.Command().make_demo() == {}
+    assert Organization.objects.count() == 1
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])

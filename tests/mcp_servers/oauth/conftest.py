@@ -1,4 +1,4 @@
-"""A protected server of its own for each test, and servers registered to use it."""
+"""A protected server that each test finds new, and servers registered to use it."""
 
 import subprocess
 import sys
@@ -51,8 +51,9 @@ class Protected:
         return self.seen()["token_requests"]
 
 
-@pytest.fixture
-def protected() -> Iterator[Protected]:
+@pytest.fixture(scope="session")
+def protected_origin() -> Iterator[str]:
+    """Run the protected server for all tests, and return its origin."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.servers.protected"],
         cwd=PROTECTED.parents[2],
@@ -61,8 +62,15 @@ def protected() -> Iterator[Protected]:
     ) as process:
         assert process.stdout is not None
         port = process.stdout.readline().split()[1]
-        yield Protected(f"http://127.0.0.1:{port}")
+        yield f"http://127.0.0.1:{port}"
         process.terminate()
+
+
+@pytest.fixture
+def protected(protected_origin: str) -> Protected:
+    """Reset the protected server, so that it has seen nothing and given nothing."""
+    httpx.delete(f"{protected_origin}/control").raise_for_status()
+    return Protected(protected_origin)
 
 
 @pytest.fixture

@@ -1,13 +1,19 @@
-// A client on the second TypeScript SDK: `second.mjs URL legacy|auto|2026-07-28`, the token in TOKEN.
+// A client on the second TypeScript SDK: `second.mjs MODES URL...`, the token in TOKEN.
+//
+// MODES are separated by commas: legacy, auto or 2026-07-28. It prints a line for each mode and URL.
 
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
-import { requestInit, url, use } from "./using.mjs";
+import { requestInit, use } from "./using.mjs";
 
-const named = process.argv[3];
-const mode = named === "legacy" || named === "auto" ? named : { pin: named };
-const client = new Client(
-  { name: "typescript-2", version: "1" },
-  { versionNegotiation: { mode } },
-);
-const transport = new StreamableHTTPClientTransport(url, { requestInit });
-await use(client, transport, () => client.getNegotiatedProtocolVersion());
+const [modes, ...urls] = process.argv.slice(2);
+for (const named of modes.split(",")) {
+  const mode = named === "legacy" || named === "auto" ? named : { pin: named };
+  for (const url of urls) {
+    const client = new Client(
+      { name: "typescript-2", version: "1" },
+      { versionNegotiation: { mode } },
+    );
+    const transport = new StreamableHTTPClientTransport(new URL(url), { requestInit });
+    await use(client, transport, () => client.getNegotiatedProtocolVersion());
+  }
+}

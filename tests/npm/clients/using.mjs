@@ -32,5 +32,4 @@ export async function use(client, transport, era, ...schema) {
   await client.close();
 }
 
-export const url = new URL(process.argv[2]);
 export const requestInit = { headers: { Authorization: `Bearer ${process.env.TOKEN}` } };
