@@ -17,7 +17,7 @@ def actions(sources: Iterable[Source]) -> set[str]:
     """Return the codes: what a parameter or variable `action` is, or `_action` returns."""
     sources = tuple(sources)
     places = dict(_places(sources))
-    found = {code for source in sources for code in _codes(source.tree, places)}
+    found = {code for source in sources for code in _codes(source, places)}
     return found - OTHERS
 
 
@@ -30,7 +30,7 @@ def _places(sources: Iterable[Source]) -> Iterator[tuple[str, set[int]]]:
     """Yield where functions take an action, by their names."""
     found: dict[str, set[int]] = {}
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, Function):
                 names = [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
                 names = names[1:] if names[:1] in (["self"], ["cls"]) else names
@@ -39,15 +39,15 @@ def _places(sources: Iterable[Source]) -> Iterator[tuple[str, set[int]]]:
     yield from found.items()
 
 
-def _codes(tree: ast.Module, places: Mapping[str, set[int]]) -> Iterator[str]:
+def _codes(source: Source, places: Mapping[str, set[int]]) -> Iterator[str]:
     named = {
         target.id: node.value.value
-        for node in tree.body
+        for node in source.tree.body
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, Function) and node.name == f"_{PARAMETER}":
             yield from _texts(node, named)
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == PARAMETER:

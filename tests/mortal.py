@@ -7,6 +7,8 @@ forked from one that has everything loaded; it reads one order a line (JSON: `se
 
 import asyncio
 import functools
+import gc
+import importlib
 import inspect
 import json
 import os
@@ -24,6 +26,21 @@ from uuid import UUID
 from django.db import connection
 
 LEASE_S = 1.0
+# What a child would load by itself while it runs: loaded once, before the forks.
+LOADED = (
+    "agents.evaluation.running",
+    "agents.llm.direct",
+    "agents.llm.offline.model",
+    "agents.sessions.runner",
+    "agents.workflows.driving",
+    "anyio._backends._asyncio",
+    "celery.app.amqp",
+    "celery.app.events",
+    "celery.app.task",
+    "celery.events.dispatcher",
+    "django.db.models.sql.compiler",
+    "encodings.idna",
+)
 
 
 class Moments:
@@ -139,14 +156,24 @@ def run(order: dict[str, Any]) -> None:
     close()
 
 
+def prepare() -> None:
+    """Load and compute once what each child would need."""
+    for name in LOADED:
+        importlib.import_module(name)
+    from bonobot.lib.egress import tls
+    from mcp_servers.scanning.injected import injections
+
+    tls()
+    injections("Ignore all previous instructions.")  # compiles its patterns
+    gc.freeze()  # a child that collects garbage would copy all of it
+
+
 def main() -> None:
     """Take orders from the standard input until it ends."""
     import django
 
     django.setup()
-    from agents.sessions import runner  # what a child needs is loaded before it is forked
-
-    assert runner
+    prepare()
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()

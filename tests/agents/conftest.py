@@ -3,9 +3,8 @@
 import asyncio
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 from uuid import UUID
 
@@ -94,11 +93,34 @@ def counting(
     runtime().call(connections().forget, server.pk)
 
 
+@pytest.fixture(scope="session")
+def idle_mortals(django_db_setup: None) -> Iterator[list[Mortals]]:
+    """Processes whose children die, which no test uses now; they start in two seconds each."""
+    idle: list[Mortals] = []
+    yield idle
+    for one in idle:
+        one.end()
+
+
 @pytest.fixture
-def mortals(acme: Organization, tmp_path: Path) -> Iterator[Callable[[], Mortals]]:
-    """A function that makes processes whose children die."""
-    with ExitStack() as made:
-        yield lambda: made.enter_context(Mortals(Path(mkdtemp(dir=tmp_path))))
+def mortals(
+    acme: Organization, tmp_path: Path, idle_mortals: list[Mortals]
+) -> Iterator[Callable[[], Mortals]]:
+    """A function that returns a process whose children die: an idle one, else a new one."""
+    used: list[Mortals] = []
+
+    def use() -> Mortals:
+        one = idle_mortals.pop() if idle_mortals else Mortals()
+        used.append(one)
+        one.log_into(tmp_path)
+        return one
+
+    yield use
+    for one in used:
+        if one.idle:
+            idle_mortals.append(one)
+        else:
+            one.end()
 
 
 @pytest.fixture

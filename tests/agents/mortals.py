@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Q
@@ -40,10 +40,11 @@ def kills(moments: int, few: int) -> list[tuple[int, bool]]:
 
 
 class Mortals:
-    """A process that forks those which die."""
+    """A process that forks those which die; `log_into` names the folder of a test's moments."""
 
-    def __init__(self, folder: Path) -> None:
-        self._log = folder / "moments"
+    def __init__(self) -> None:
+        self._log = Path(os.devnull)
+        self._awaited = 0
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.mortal"],
             cwd=ROOT,
@@ -53,6 +54,15 @@ class Mortals:
             text=True,
             start_new_session=True,
         )
+
+    def log_into(self, folder: Path) -> None:
+        """Write the moments of what comes now into a folder."""
+        self._log = folder / f"moments-{self._process.pid}"
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that it has forked have ended."""
+        return self._awaited == 0 and self._process.poll() is None
 
     @property
     def passed(self) -> list[str]:
@@ -83,11 +93,14 @@ class Mortals:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
+        self._awaited += 1
         return int(self._told()["pid"])
 
     def ended(self) -> str:
         """Wait for the end of the process and return how it came."""
-        return str(self._told()["ended"])
+        ended = str(self._told()["ended"])
+        self._awaited -= ended != "stopped"
+        return ended
 
     def run(self, *sessions: Session, **more: Any) -> str:
         """Let sessions run; return how their process ended."""
@@ -103,12 +116,6 @@ class Mortals:
         """End the process and what it has forked, which may be stopped."""
         with self._process:
             os.killpg(self._process.pid, signal.SIGKILL)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.end()
 
     def _told(self) -> dict[str, Any]:
         assert self._process.stdout is not None

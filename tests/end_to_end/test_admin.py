@@ -1,58 +1,119 @@
-"""The administrator's path in a real browser, with a real server, a real worker and a real web."""
+"""The admin in a real browser, with one real web process and one real worker for all tests.
+
+An administrator connects a server and watches an agent use it; a call waits for a person; a server
+asks in the middle of a session; the audit log is verified; HTTP operations are declared.
+"""
 
 import json
 import os
 import re
+import socket
+import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from django.db.models import QuerySet
+from django.utils import timezone
 from playwright.sync_api import ConsoleMessage, Locator, Page, expect
 
-from agents.models import Agent, Session
+from agents.models import Agent, Approval, Session, Step
+from agents.models.recordings import Replay
 from agents.registration import EndpointSpec, save_endpoint
+from agents.sessions.reports import report
+from agents.sessions.requests import start
+from agents.tool_policies import PolicyText, set_policy
+from bonobot.celery import app
 from bonobot.ledger.models import AuditRow
+from bonobot.ledger.verify import verify
+from bonobot.lib.runtime import runtime
+from bonobot.queues import NAMES
 from bonobot.tenancy.models import Membership, Organization, User
+from bonobot.tenancy.principals import principal_for_user
 from bonobot.tenancy.roles import Role
-from mcp_servers.models import Server
-from tests import processes
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.connections.pool import connections
+from mcp_servers.models import Check, Round, Server, Stop
+from mcp_servers.registration import add
+from mcp_servers.tasks import carry_out_round, check_due
+from tests import desk, processes
 from tests.agents import casting
+from tests.agents.conftest import WORKSHOP
+from tests.end_to_end.accounts import create_member, sign_in
 from tests.eventually import eventually
-from tests.processes import Process
+from tests.processes import Process, Web
+from tests.servers.shop import Shop, open_shop
 
 pytestmark = [pytest.mark.browser, pytest.mark.worker]
 PATIENCE_MS = 60_000
+AUDIT = "/admin/ledger/auditrow/"
+COUNT = "mcp_workshop_count"
+REASON = "Not today: <b>ask</b> again tomorrow."
+FORM = {"method": "elicitation/create", "params": casting.FORM}
 
 
 @pytest.fixture
-def acme(transactional_db: None) -> Organization:
-    """An organization with the offline model and its platform administrator, anna."""
-    made = casting.organization()
-    boss = User.objects.create_superuser("anna", password="pw-for-tests")
-    Membership.objects.create(organization=made, user=boss, role=Role.OWNER)
+def acme(module_rows: None) -> Organization:
+    """An organization of this test alone."""
+    return casting.organization(f"acme-{uuid4().hex[:8]}")
+
+
+@pytest.fixture
+def owner(acme: Organization, module_page: Page, module_web: Web) -> Page:
+    """The browser of an owner."""
+    sign_in(module_page, create_member(acme, Role.OWNER), acme, module_web.url)
+    return module_page
+
+
+@pytest.fixture
+def anna(acme: Organization, module_page: Page, module_web: Web) -> Iterator[Page]:
+    """The platform administrator's browser; an error in its console fails the test."""
+    boss = User.objects.create_superuser(f"anna-{acme.slug}", password="pw-for-tests")
+    Membership.objects.create(organization=acme, user=boss, role=Role.OWNER)
     save_endpoint(
-        casting.administrator(made), EndpointSpec(name="Offline", kind="offline", model="offline")
+        casting.administrator(acme), EndpointSpec(name="Offline", kind="offline", model="offline")
     )
-    return made
-
-
-@pytest.fixture
-def anna(acme: Organization, page: Page) -> Iterator[Page]:
-    """Her browser, signed in; an error in its console fails the test."""
     faults: list[str] = []
 
     def listen(message: ConsoleMessage) -> None:
         if message.type == "error":
             faults.append(message.text)
 
-    page.on("console", listen)
-    page.goto("/")
-    page.get_by_label("Username").fill("anna")
-    page.get_by_label("Password").fill("pw-for-tests")
-    page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("heading", name="Acme")).to_be_visible()
-    yield page
+    module_page.on("console", listen)
+    sign_in(module_page, boss, acme, module_web.url)
+    yield module_page
     assert not faults
+
+
+@pytest.fixture
+def add_program(acme: Organization, tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """A function that registers a program of `tests/servers` for an agent: `(agent, name)`."""
+    added: list[Server] = []
+
+    def register(agent: Agent, name: str, argument: str) -> Server:
+        config = {
+            "command": sys.executable,
+            "args": [str(WORKSHOP.with_name(f"{name}.py")), argument],
+            "env": {f"{name.upper()}_FILE": str(tmp_path / name)},
+        }
+        spec = ServerSpec(name=name, transport_type="stdio", endpoint_config=config)
+        server = add(casting.administrator(acme), spec)
+        added.append(server)
+        return casting.ready(acme, server, agent)
+
+    yield register
+    for server in added:
+        runtime().call(connections().forget, server.pk)
+
+
+def get_status(session: Session) -> str:
+    session.refresh_from_db()
+    return str(session.status)
+
+
+# An administrator connects a server, and an agent uses it.
 
 
 @pytest.fixture
@@ -102,16 +163,20 @@ def give_two_tools(page: Page) -> Locator:
     return page.locator("[data-server=everything]")
 
 
-def ask(page: Page, text: str) -> None:
-    page.get_by_role("link", name="Chat").click()
+def say(page: Page, text: str) -> None:
     page.get_by_label("Message", exact=True).fill(text)
     page.get_by_role("button", name="Run").click()
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_role("link", name="Chat").click()
+    say(page, text)
     expect(page.locator("[data-part=state]")).to_contain_text("done", timeout=PATIENCE_MS)
 
 
 @pytest.mark.npm
 def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
-    anna: Page, worker: Process, everything: tuple[Process, str]
+    anna: Page, acme: Organization, module_worker: Process, everything: tuple[Process, str]
 ) -> None:
     process, url = everything
     add_by_pasting(anna, url)
@@ -135,25 +200,62 @@ def test_an_administrator_connects_a_server_and_sees_an_agent_use_it(
     expect(call).to_contain_text("Echo: hello <b>there</b>")
     expect(call).to_contain_text("decision: allow")
 
-    anna.goto(f"/admin/agents/session/{Session.objects.get().pk}/change/")
+    session = Session.objects.get(organization=acme)
+    assert [one["name"] for one in report(session.pk)["calls"]] == ["mcp_everything_echo"]
+    anna.goto(f"/admin/agents/session/{session.pk}/change/")
     expect(anna.locator("[data-steps]")).to_contain_text("mcp_everything_echo")
     anna.locator("details.bb-call summary").click()
     anna.locator("details.bb-call").get_by_role("link", name="audit").click()
     expect(anna.locator("body")).to_contain_text("№")
-    assert AuditRow.objects.get(tool_name="echo").outcome == "ok"
+    row = AuditRow.objects.get(organization_id=acme.pk, event_type="call", tool_name="echo")
+    assert (row.session_id, row.outcome, row.agent_name) == (session.pk, "ok", "Tester")
+    assert verify(acme.pk).ok
 
     process.kill()
-    anna.goto(f"/admin/mcp_servers/server/{Server.objects.get().pk}/change/")
+    server = Server.objects.get(organization=acme)
+    anna.goto(f"/admin/mcp_servers/server/{server.pk}/change/")
     anna.get_by_role("button", name="Test").click()
     expect(anna.locator("body")).to_contain_text("server_unreachable", timeout=PATIENCE_MS)
-    anna.goto(f"/admin/agents/agent/{Agent.objects.get().pk}/change/")
+    anna.goto(f"/admin/agents/agent/{Agent.objects.get(organization=acme).pk}/change/")
     ask(anna, '/mcp_everything_get_sum {"a": 2, "b": 3}')
     expect(anna.locator("[data-steps]")).to_contain_text("server_unreachable")
     expect(anna.locator("[data-steps]")).to_contain_text("is not reachable now")
 
 
-def test_a_conversation_goes_on_without_a_reload_and_is_cancelled(
-    anna: Page, acme: Organization, worker: Process
+def test_the_form_shows_the_fields_of_the_chosen_transport(anna: Page, acme: Organization) -> None:
+    anna.goto("/admin/mcp_servers/server/add/")
+    expect(anna.get_by_label("URL", exact=True)).to_be_visible()
+    expect(anna.get_by_label("Command")).to_be_hidden()
+    anna.get_by_label("stdio").check()
+    expect(anna.get_by_label("Command")).to_be_visible()
+    expect(anna.get_by_label("URL", exact=True)).to_be_hidden()
+    anna.get_by_label("HTTP").check()
+    anna.get_by_text("More about the connection").click()
+    anna.get_by_role("button", name="Add a row").click()
+    anna.get_by_label("Name", exact=True).last.fill("X-Team")
+    anna.get_by_label("Value", exact=True).fill("geheim")
+    anna.get_by_label("Sign-in").select_option("bearer_token")
+    expect(anna.get_by_label("Bearer token")).to_be_visible()
+    anna.locator("#id_name").fill("weather")
+    anna.get_by_label("URL", exact=True).fill("ftp://x")
+    anna.get_by_role("button", name="Add and connect").click()
+    expect(anna.locator("[data-field=url]")).to_contain_text("bad_url")
+    assert not Server.objects.filter(organization=acme).exists()
+
+
+def test_the_worker_checks_servers_that_are_due(acme: Organization, module_worker: Process) -> None:
+    server = desk.web_server(acme, "gone")  # nothing listens there
+    check_due.delay()
+    eventually(lambda: Check.objects.filter(server=server).exists(), within=20)
+    server.refresh_from_db()
+    assert (server.status, server.status_code) == (Server.Status.ERROR, "server_unreachable")
+
+
+# A session in the browser.
+
+
+def test_a_conversation_continues_without_a_reload_and_a_turn_is_retried(
+    anna: Page, acme: Organization, module_worker: Process
 ) -> None:
     agent = casting.agent(acme)
     anna.goto(f"/admin/agents/agent/{agent.pk}/change/")
@@ -173,22 +275,372 @@ def test_a_conversation_goes_on_without_a_reload_and_is_cancelled(
     expect(anna.locator("[data-kind=message]:visible")).to_have_count(3)
 
 
-def test_the_form_shows_the_fields_of_the_chosen_transport(anna: Page) -> None:
-    anna.goto("/admin/mcp_servers/server/add/")
-    expect(anna.get_by_label("URL", exact=True)).to_be_visible()
-    expect(anna.get_by_label("Command")).to_be_hidden()
-    anna.get_by_label("stdio").check()
-    expect(anna.get_by_label("Command")).to_be_visible()
-    expect(anna.get_by_label("URL", exact=True)).to_be_hidden()
-    anna.get_by_label("HTTP").check()
-    anna.get_by_text("More about the connection").click()
-    anna.get_by_role("button", name="Add a row").click()
-    anna.get_by_label("Name", exact=True).last.fill("X-Team")
-    anna.get_by_label("Value", exact=True).fill("geheim")
+def test_a_server_asks_a_session_is_exported_replayed_and_canceled(
+    owner: Page,
+    acme: Organization,
+    module_worker: Process,
+    add_program: Callable[..., Server],
+) -> None:
+    agent = casting.agent(acme)
+    add_program(agent, "asker", "modern")
+    add_program(agent, "workshop", "stdio")
+    owner.goto(f"/admin/agents/agent/{agent.pk}/change/")
+    state = owner.locator("[data-part=state]")
+    rounds = [{"inputRequests": {"0": FORM}}]
+    say(owner, f"/mcp_asker_script {json.dumps({'rounds': rounds})}")
+    asked = owner.locator("[data-kind=notice]")
+    expect(asked).to_contain_text("Which region?", timeout=PATIENCE_MS)
+    asked.get_by_label("Region").select_option("eu")
+    asked.get_by_role("button", name="Send to the server").click()
+    expect(state).to_contain_text("done", timeout=PATIENCE_MS)
+    expect(asked.get_by_label("Region")).to_have_count(0)
+    expect(owner.locator("details.bb-call").last).to_contain_text('"eu"')
+
+    with owner.expect_download() as download:
+        state.get_by_role("link", name="Markdown").click()
+    assert "Which region?" in download.value.path().read_text(encoding="utf-8")
+    with owner.expect_download() as download:
+        state.get_by_role("link", name="JSON").click()
+    assert json.loads(download.value.path().read_text(encoding="utf-8"))
+
+    session = Session.objects.get(organization=acme)
+    owner.goto(f"/admin/agents/session/{session.pk}/change/")
+    owner.get_by_role("button", name="Record").click()
+    owner.get_by_role("button", name="Replay", exact=True).click()
+    replays = Replay.objects.filter(organization=acme)
+    eventually(lambda: replays.get().status == Replay.Status.DONE, within=60)
+
+    owner.goto(f"/admin/agents/agent/{agent.pk}/change/")
+    say(owner, '/mcp_workshop_wait {"seconds": 300}')
+    expect(owner.locator("details.bb-call")).to_contain_text("running", timeout=PATIENCE_MS)
+    state.get_by_role("button", name="Cancel").click()
+    expect(state).to_contain_text("cancelled", timeout=PATIENCE_MS)
+    canceled = Session.objects.filter(organization=acme).latest("created_at")
+    assert canceled.status == Session.Status.CANCELLED
+
+
+def test_a_turn_that_ended_without_text_leaves_no_trace(acme: Organization, owner: Page) -> None:
+    # Rows alone: no worker is told of this session.
+    session = Session.objects.create(
+        organization=acme,
+        agent=casting.agent(acme),
+        status=Session.Status.RUNNING,
+        started_by_kind="cli",
+    )
+    for seq, kind, state in (
+        (1, Step.Kind.MESSAGE, Step.State.DONE),
+        (2, Step.Kind.MODEL, Step.State.INTENT),
+        (3, Step.Kind.END, Step.State.DONE),
+    ):
+        payload = {"text": "Hello", "by": "ann"} if kind == Step.Kind.MESSAGE else {}
+        Step.objects.create(
+            session=session, seq=seq, kind=kind, state=state, turn=seq == 2, payload=payload
+        )
+    owner.goto(f"/admin/agents/session/{session.pk}/change/")
+    thinking = owner.get_by_label("The model is thinking")
+    expect(thinking).to_be_visible()
+
+    session.steps.filter(seq=2).update(state=Step.State.DONE, payload={"text": ""})
+    Session.objects.filter(pk=session.pk).update(status=Session.Status.DONE)
+    expect(owner.locator("[data-part=state]")).to_contain_text("done", timeout=PATIENCE_MS)
+    expect(thinking).to_have_count(0)
+
+
+# A call that waits for a person: the session has no worker meanwhile, and continues in a worker.
+
+
+@pytest.fixture
+def effects(tmp_path: Path) -> Path:
+    """The file into which the workshop writes a line for each counted effect."""
+    file = tmp_path / "workshop"
+    file.touch()
+    return file
+
+
+@pytest.fixture
+def parked(
+    acme: Organization, effects: Path, module_worker: Process, add_program: Callable[..., Server]
+) -> Session:
+    """A session that an operator started, and that waits for somebody else's answer."""
+    agent = casting.agent(acme)
+    add_program(agent, "workshop", "stdio")
+    set_policy(casting.administrator(acme), agent, PolicyText("all", ask=(COUNT,)))
+    operator = create_member(acme, Role.OPERATOR)
+    session = start(principal_for_user(operator, acme), agent, f'/{COUNT} {{"what": "one"}}')
+    eventually(lambda: get_status(session) == Session.Status.WAITING, within=60)
+    assert session.runner_id is None, "no worker holds it"
+    return session
+
+
+@pytest.fixture
+def rita(acme: Organization, module_page: Page, module_web: Web) -> Page:
+    """The browser of a reviewer, who answers what others ask."""
+    user = create_member(acme, Role.REVIEWER, f"rita-{acme.slug}")
+    sign_in(module_page, user, acme, module_web.url)
+    return module_page
+
+
+def open_approval(page: Page) -> None:
+    """Go from the inbox in the sidebar to the one approval in it."""
+    page.goto("/")
+    page.get_by_role("link", name="Approvals").first.click()
+    row = page.locator("#result_list tbody tr")
+    expect(row).to_have_count(1)
+    expect(row).to_contain_text("Helper")
+    row.get_by_role("link", name=COUNT).click()
+    expect(page.get_by_role("heading", name="May this call be made?")).to_be_visible()
+    expect(page.locator("pre.bb-code").first).to_contain_text('"what": "one"')
+
+
+def test_a_call_is_approved_from_the_inbox_and_its_session_continues(
+    acme: Organization, parked: Session, rita: Page, effects: Path
+) -> None:
+    open_approval(rita)
+    assert effects.read_text() == ""
+    rita.locator("summary", has_text="Approve once").click()
+    rita.get_by_role("button", name="Yes, approve this call").click()
+    expect(rita.locator("body")).to_contain_text("pproved by rita")
+    eventually(lambda: get_status(parked) == Session.Status.DONE, within=60)
+    assert effects.read_text() == "one\n"
+    rita.goto(f"/admin/agents/session/{parked.pk}/change/")
+    rita.locator("details.bb-call summary").first.click()
+    expect(rita.locator("details.bb-call").first).to_contain_text("counted one")
+    assert Approval.objects.get(session=parked).decided_by == f"rita-{acme.slug}"
+    rows = AuditRow.objects.filter(organization_id=acme.pk, tool_name="count", outcome="ok")
+    assert rows.count() == 1
+    assert verify(acme.pk).ok
+
+
+def test_a_call_is_denied_with_a_reason_that_the_model_reads(
+    acme: Organization, parked: Session, rita: Page, effects: Path
+) -> None:
+    open_approval(rita)
+    rita.locator("summary", has_text="Deny").click()
+    rita.get_by_label("A word to the model").fill(REASON)
+    rita.get_by_role("button", name="No, deny this call").click()
+    expect(rita.locator(".bb-server-text").first).to_have_text(REASON)
+    eventually(lambda: get_status(parked) == Session.Status.DONE, within=60)
+    assert effects.read_text() == ""
+    (call,) = report(parked.pk)["calls"]
+    assert REASON in str(call)
+    assert Approval.objects.get(session=parked).state == Approval.State.DENIED
+    assert verify(acme.pk).ok
+
+
+def test_an_approval_for_the_session_continues_it_on_the_open_page(
+    parked: Session, rita: Page, effects: Path
+) -> None:
+    rita.goto(f"/admin/agents/session/{parked.pk}/change/")
+    call = rita.locator("details.bb-call")
+    expect(call).to_contain_text("waits for a person")
+    call.locator("summary", has_text="Approve for this session").click()
+    call.get_by_role("button", name="Yes, for the whole session").click()
+    expect(rita.locator("[data-part=state]")).to_contain_text("done", timeout=PATIENCE_MS)
+    expect(rita.locator("details.bb-call").first).to_contain_text("counted one")
+    assert effects.read_text() == "one\n"
+    assert parked.grants.count() == 1
+
+
+# The audit log.
+
+
+def test_a_worker_verifies_the_chain_and_a_fault_leads_to_its_row(
+    owner: Page, acme: Organization, module_worker: Process
+) -> None:
+    desk.web_server(acme)  # writes an entry
+    owner.goto(AUDIT)
+    verification = owner.locator("#verification")
+    verification.get_by_role("button", name="Verify").click()
+    expect(verification).to_contain_text("Verified up to entry", timeout=PATIENCE_MS)
+    expect(verification).to_contain_text("whole")
+
+    altered = AuditRow.objects.filter(organization_id=acme.pk).latest("seq")
+    # Past the product, as an intruder would.
+    assert QuerySet(AuditRow).filter(pk=altered.pk).update(actor_label="nobody") == 1
+    verification.get_by_role("button", name="From the beginning").click()
+    expect(verification.get_by_role("alert")).to_contain_text("altered", timeout=PATIENCE_MS)
+    verification.get_by_role("link", name="See the row").first.click()
+    expect(owner).to_have_url(re.compile(str(altered.pk)))
+
+
+def test_a_filter_is_saved_used_and_removed(owner: Page) -> None:
+    owner.goto(f"{AUDIT}?event_type__exact=change")
+    saved = owner.locator("details.bb-saved")
+    saved.locator("summary").click()
+    saved.get_by_label("Name of the filter").fill("What changed")
+    saved.get_by_role("button", name="Keep this filter").click()
+    expect(owner.get_by_text("The filter What changed is kept.")).to_be_visible()
+
+    owner.goto(AUDIT)
+    saved.locator("summary").click()
+    saved.get_by_role("link", name="What changed").click()
+    expect(owner).to_have_url(re.compile("event_type__exact=change"))
+    saved.locator("summary").click()
+    saved.get_by_role("button", name="Remove").click()
+    expect(saved.get_by_role("link", name="What changed")).to_have_count(0)
+
+
+# HTTP operations that an administrator declares.
+
+
+@pytest.fixture
+def shop() -> Iterator[Shop]:
+    with open_shop() as api:
+        yield api
+
+
+def add_parameter(page: Page, **said: str) -> Locator:
+    page.get_by_role("button", name="Add a parameter").click()
+    row = page.get_by_role("group", name="Parameter").last
+    row.get_by_label("Name", exact=True).fill(said["name"])
+    row.get_by_label("Where it goes").select_option(said["place"])
+    row.get_by_label("Type").select_option(said.get("type", "string"))
+    row.get_by_label("Required").select_option(said.get("required", ""))
+    row.get_by_label("What it means").fill(said.get("description", ""))
+    row.get_by_label("Default").fill(said.get("default", ""))
+    return row
+
+
+def approve_what_waits(page: Page) -> None:
+    page.get_by_role("link", name="Read and approve").first.click(timeout=PATIENCE_MS)
+    page.get_by_role("button", name="Approve this one").click()
+    expect(page.locator("body")).to_contain_text("approved")
+
+
+def call_tool(page: Page, arguments: dict[str, object]) -> None:
+    page.get_by_role("link", name="Try it").first.click()
+    page.get_by_role("radio", name="JSON").check()
+    page.locator("textarea[name=arguments]").fill(json.dumps(arguments))
+    page.get_by_role("button", name="Call").click()
+    expect(page.locator("#result")).to_be_visible(timeout=PATIENCE_MS)
+
+
+def test_an_operation_is_declared_previewed_approved_called_and_changed(
+    anna: Page, shop: Shop
+) -> None:
+    anna.goto("/admin/mcp_servers/server/add/operations/")
+    anna.locator("#id_name").fill("shop")
+    anna.get_by_label("Base address").fill(f"{shop.url}/v1")
+    anna.get_by_label("Allow a private or loopback address").check()
     anna.get_by_label("Sign-in").select_option("bearer_token")
-    expect(anna.get_by_label("Bearer token")).to_be_visible()
-    anna.locator("#id_name").fill("weather")
-    anna.get_by_label("URL", exact=True).fill("ftp://x")
+    anna.get_by_label("Bearer token").fill("sesame-sesame")
+    anna.get_by_label("Name of the tool").fill("get_order")
+    anna.get_by_label("What it does").fill("Look up an order by its number.")
+    anna.locator("#id_op-path").fill("/orders/{id}")
+    add_parameter(anna, name="id", place="path", type="integer", description="The order")
+    add_parameter(anna, name="limit", place="query", type="integer", default="20")
+    sent = anna.locator("[data-part=sent]")
+    expect(sent).to_contain_text(f"GET {shop.url}/v1/orders/1?limit=20")
+    anna.locator("#id_op-path").fill("https://{shop}.example.com/orders")
+    expect(sent).to_contain_text("which host is asked")
+    anna.locator("#id_op-path").fill("/orders/{id}")
+    expect(sent).to_contain_text("/v1/orders/1?limit=20")
+    assert shop.arrived == []
     anna.get_by_role("button", name="Add and connect").click()
-    expect(anna.locator("[data-field=url]")).to_contain_text("bad_url")
-    assert not Server.objects.exists()
+    approve_what_waits(anna)
+    call_tool(anna, {"id": 7})
+    expect(anna.locator("#result")).to_contain_text("open")
+    [asked] = shop.arrived
+    assert (asked.path, asked.headers["Authorization"]) == (
+        "/v1/orders/7?limit=20",
+        "Bearer sesame-sesame",
+    )
+
+    anna.get_by_role("link", name="Configuration").click()
+    row = anna.locator("tr", has_text="get_order")
+    expect(row).to_contain_text("approved")
+    row.get_by_role("link", name="Change").click()
+    expect(sent).to_contain_text("/v1/orders/1?limit=20")
+    anna.get_by_label("What it does").fill("Look up an order, with its items.")
+    anna.get_by_role("button", name="Save").click()
+    anna.get_by_role("link", name="Read and approve").first.click(timeout=PATIENCE_MS)
+    expect(anna.locator("body")).to_contain_text("by its number")
+    expect(anna.locator("body")).to_contain_text("with its items")
+
+    anna.get_by_role("link", name="Configuration").click()
+    anna.get_by_role("link", name="Add an operation").click()
+    anna.get_by_label("Name of the tool").fill("add_order")
+    anna.get_by_label("What it does").fill("Order something.")
+    anna.locator("#id_op-method").select_option("POST")
+    anna.locator("#id_op-path").fill("/orders")
+    add_parameter(anna, name="customer.email", place="body", required="1")
+    expect(sent).to_contain_text('"email": "EMAIL"')
+    anna.get_by_role("button", name="Save").click()
+    # The page says it, and what goes on, too, while that is still there.
+    expect(anna.get_by_role("link", name="Read and approve").first).to_be_visible(
+        timeout=PATIENCE_MS
+    )
+    anna.get_by_role("link", name="Configuration").click()
+    anna.locator("tr", has_text="add_order").get_by_role("link", name="Remove").click()
+    anna.get_by_role("button", name="Remove the operation").click()
+    anna.get_by_role("link", name="Configuration").click()
+    expect(anna.locator("body")).not_to_contain_text("add_order")
+    assert len(shop.arrived) == 1
+
+
+# A bulk job of a worker that dies.
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """Listen somewhere, and never answer."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener
+
+
+@pytest.fixture
+def set_consuming(module_worker: Process) -> Iterator[Callable[[bool], None]]:
+    """A function that lets the module's worker take jobs or not; afterwards it takes them."""
+    node = f"{module_worker.name}@test"
+
+    def change(consuming: bool) -> None:
+        command = app.control.add_consumer if consuming else app.control.cancel_consumer
+        for queue in NAMES:
+            assert command(queue, destination=[node], reply=True, timeout=10, limit=1)
+
+    yield change
+    change(True)
+
+
+def test_a_bulk_job_continues_after_a_reload_and_after_its_worker_died(
+    acme: Organization,
+    owner: Page,
+    silent: socket.socket,
+    set_consuming: Callable[[bool], None],
+    running: list[Process],
+    tmp_path: Path,
+) -> None:
+    for number in range(4):
+        desk.web_server(acme, f"web{number}")
+    casting.http_server(acme, f"http://127.0.0.1:{silent.getsockname()[1]}/mcp", "silent")
+    set_consuming(False)
+    first = processes.start_worker(tmp_path, "worker2")
+    running.append(first)
+    owner.goto("/admin/mcp_servers/server/")
+    owner.locator("#action-toggle").check()
+    owner.locator("select[name=action]").select_option("refresh_chosen")
+    owner.get_by_role("button", name="Run").click()
+    done = owner.get_by_role("status").first
+    expect(done).to_have_text("4 of 5 servers are done", timeout=PATIENCE_MS)
+    owner.reload()
+    expect(done).to_have_text("4 of 5 servers are done")
+    expect(owner.locator("tr", has_text="web2")).to_contain_text("server_unreachable")
+    expect(owner.locator("tr", has_text="web2")).to_contain_text("Start the server there")
+
+    first.kill()
+    jobs = Round.objects.filter(organization=acme)
+    job_id = jobs.get().pk
+    stop = Stop.objects.get(round_id=job_id, server_name="silent")
+    assert stop.state == Stop.State.RUNNING
+    jobs.update(held_until=timezone.now() - timedelta(seconds=1))  # its lease is over
+    expect(owner.locator("[data-part=round]")).to_contain_text("No worker is going this round")
+    silent.close()
+    set_consuming(True)
+    carry_out_round.delay(str(job_id))
+    expect(done).to_have_text("5 of 5 servers are done", timeout=PATIENCE_MS)
+    expect(owner.locator("[data-part=round]")).to_contain_text("Finished")
+    expect(owner.locator("[data-part=round]")).not_to_contain_text("No worker")
+
+    owner.get_by_role("button", name="Do the 5 failed servers again").click()
+    expect(owner).not_to_have_url(re.compile(str(job_id)))
+    expect(done).to_have_text("5 of 5 servers are done", timeout=PATIENCE_MS)

@@ -4,9 +4,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from django.conf import settings
-from django.test import Client
-from playwright.sync_api import Dialog, Page, expect
+from playwright.sync_api import Browser, Dialog, Page, expect
 from pytest_django.live_server_helper import LiveServer
 
 from agents.models import Agent
@@ -16,7 +14,8 @@ from bonobot.tenancy.roles import Role
 from mcp_servers.models import Server
 from tests import desk
 from tests.agents import casting
-from tests.browser import open_page
+from tests.browser import open_context
+from tests.end_to_end.accounts import create_member, sign_in
 from tests.eventually import eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -28,15 +27,10 @@ def acme() -> Organization:
 
 
 @pytest.fixture
-def olga(
-    acme: Organization, live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Page]:
+def olga(acme: Organization, live_server: LiveServer, module_browser: Browser) -> Iterator[Page]:
     """The browser of an owner, signed in."""
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
-    client: Client = desk.sit(acme, Role.OWNER).client
-    held = client.cookies[settings.SESSION_COOKIE_NAME]
-    with open_page(live_server.url) as page:
-        page.context.add_cookies([{"name": held.key, "value": held.value, "url": live_server.url}])
+    with open_context(module_browser, live_server.url) as page:
+        sign_in(page, create_member(acme, Role.OWNER), acme, live_server.url)
         yield page
     writer().close()
 

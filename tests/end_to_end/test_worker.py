@@ -1,29 +1,41 @@
-"""The main job in real processes: a session runs in a Celery worker, through the one door."""
+"""Workers in real processes: they share sessions, outlive each other, and keep lanes apart."""
 
 import os
 import signal
-from collections.abc import Callable
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from agents.models import Agent, Runner, Session, Step
 from agents.sessions import requests
-from agents.sessions.reports import report
 from agents.tasks import sweep
+from bonobot import broker
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.verify import verify
+from bonobot.lib.lanes import BESIDE_EACH_OTHER
+from bonobot.lib.runtime import runtime
 from bonobot.tenancy.models import Organization
 from mcp_servers.configuration import ServerSpec
+from mcp_servers.connections.pool import connections
 from mcp_servers.labelled import set_labels
 from mcp_servers.labels import Label
 from mcp_servers.models import Check, Server
 from mcp_servers.registration import add
-from mcp_servers.tasks import check_due
+from mcp_servers.tasks import check_due, discover_server
+from tests import crowd
 from tests.agents import casting
+from tests.agents.conftest import WORKSHOP
 from tests.eventually import eventually
 from tests.processes import Process
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.worker]
+
+FLOOD = 100  # servers that don't answer: more than the lanes of two workers have places
 
 
 @pytest.fixture
@@ -33,93 +45,172 @@ def acme(transactional_db: None) -> Organization:
 
 @pytest.fixture
 def helper(acme: Organization) -> Agent:
-    agent = casting.agent(acme)
-    casting.ready(acme, casting.stdio_server(acme), agent)
-    return agent
+    """An agent with the offline model that may call everything."""
+    return casting.agent(acme)
 
 
-def resting(session: Session) -> bool:
+@pytest.fixture
+def workshop(acme: Organization, helper: Agent) -> Iterator[Server]:
+    """A real stdio server of the agent; calls of its tool `wait` may be repeated."""
+    boss = casting.administrator(acme)
+    config = {"command": sys.executable, "args": [str(WORKSHOP), "stdio"]}
+    spec = ServerSpec(name="workshop", transport_type="stdio", endpoint_config=config)
+    server = casting.ready(acme, add(boss, spec), helper)
+    set_labels(boss, server, list(server.definitions.filter(name="wait")), [Label.REPEATABLE])
+    yield server
+    runtime().call(connections().forget, server.pk)
+
+
+def is_at_rest(session: Session) -> bool:
     session.refresh_from_db()
     return session.status in (Session.Status.DONE, Session.Status.FAILED, Session.Status.CANCELLED)
 
 
-def test_a_session_runs_in_a_worker_and_every_call_is_in_the_audit(
-    acme: Organization, helper: Agent, worker: Process
+def test_two_workers_share_sessions_and_one_finishes_those_of_the_other_before_it_stops(
+    acme: Organization, helper: Agent, workshop: Server, start_worker: Callable[..., Process]
 ) -> None:
-    session = requests.start(casting.administrator(acme), helper, "What time is it in Asia/Tokyo?")
-    eventually(lambda: resting(session), within=30)
-    told = report(session.pk)
-    assert told["status"] == "done"
-    assert [one["name"] for one in told["calls"]] == ["mcp_time_get_current_time"]
-    row = AuditRow.objects.get(event_type="call")
-    assert (row.session_id, row.outcome, row.agent_name) == (session.pk, "ok", helper.name)
-    assert verify(acme.pk).ok
-
-
-def test_two_workers_share_the_sessions_and_each_runs_once(
-    acme: Organization, helper: Agent, start_worker: Callable[..., Process]
-) -> None:
-    start_worker()
-    start_worker()
+    workers = [start_worker(), start_worker()]
     boss = casting.administrator(acme)
     sessions = [
-        requests.start(boss, helper, f"What time is it in {zone}?")
-        for zone in ("Asia/Tokyo", "Europe/Berlin", "America/New_York", "UTC")
+        requests.start(boss, helper, f'/mcp_workshop_echo {{"text": "{number}"}}')
+        for number in range(4)
     ]
     for session in sessions:
-        eventually(lambda one=session: resting(one), within=60)
+        eventually(lambda one=session: is_at_rest(one), within=60)
         assert session.status == Session.Status.DONE
         assert session.steps.filter(kind=Step.Kind.END).count() == 1
     assert AuditRow.objects.filter(event_type="call").count() == len(sessions)
 
-
-def test_a_session_of_a_killed_worker_is_finished_by_another(
-    acme: Organization, helper: Agent, start_worker: Callable[..., Process]
-) -> None:
-    first = start_worker()
-    boss = casting.administrator(acme)
-    server = Server.objects.get()
-    set_labels(boss, server, list(server.definitions.all()), [Label.REPEATABLE])
-    text = "\n".join(['/mcp_time_get_current_time {"timezone": "Asia/Tokyo"}'] * 3)
-    session = requests.start(boss, helper, text)
-    eventually(lambda: session.steps.filter(kind=Step.Kind.CALL).exists(), within=30)
-    first.kill()
+    session = requests.start(boss, helper, "\n".join(['/mcp_workshop_wait {"seconds": 1}'] * 3))
+    eventually(lambda: session.steps.filter(kind=Step.Kind.CALL).count() == 3, within=30)
+    session.refresh_from_db()
+    holder = Runner.objects.get(pk=session.runner_id)
+    (killed,) = (worker for worker in workers if worker.pid == holder.pid)
+    (survivor,) = (worker for worker in workers if worker is not killed)
+    killed.kill()
     # The lease is fifteen seconds; the test doesn't wait for it, but makes the heartbeat old.
-    Runner.objects.update(beat_at="2020-01-01T00:00:00Z")
-    start_worker()
+    Runner.objects.filter(pk=holder.pk).update(beat_at="2020-01-01T00:00:00Z")
     sweep()
-    eventually(lambda: resting(session), within=60)
+    eventually(lambda: is_at_rest(session), within=60)
     assert session.status == Session.Status.DONE
     calls = session.steps.filter(kind=Step.Kind.CALL)
     assert [step.state for step in calls] == [Step.State.DONE] * 3
     # Those that were out when the worker died were made again, each with a row of its own.
     again = sum(len(step.payload.get("earlier", ())) for step in calls)
-    assert AuditRow.objects.filter(event_type="call").count() == 3 + again
+    rows = AuditRow.objects.filter(event_type="call", session_id=session.pk)
+    assert rows.count() == 3 + again
     assert not AuditRow.objects.running().exists()
     assert verify(acme.pk).ok
 
-
-def test_a_worker_that_is_told_to_stop_hands_its_session_back(
-    acme: Organization, helper: Agent, start_worker: Callable[..., Process]
-) -> None:
-    first = start_worker()
-    eventually(lambda: Runner.objects.filter(stopped_at=None).exists(), within=10)
-    os.kill(first.pid, signal.SIGTERM)
-    assert first.popen.wait(20) == 0
-    assert not Runner.objects.filter(stopped_at=None).exists()
+    others = Runner.objects.exclude(pk=holder.pk)
+    assert others.filter(stopped_at=None).exists()
+    os.kill(survivor.pid, signal.SIGTERM)
+    assert survivor.popen.wait(20) == 0
+    assert not others.filter(stopped_at=None).exists()
 
 
-def test_the_worker_checks_servers_that_are_due(acme: Organization, worker: Process) -> None:
-    server = add(
-        casting.administrator(acme),
-        ServerSpec(
-            name="gone",
-            transport_type="http",
-            endpoint_config={"url": "http://127.0.0.1:9/mcp"},
+class Silent:
+    """A server that takes connections and never answers."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=FLOOD)
+        self._accepted: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}/mcp"
+
+    @property
+    def connections(self) -> int:
+        return len(self._accepted)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        for one in (*self._accepted, self._listener):
+            one.close()
+
+    def _accept(self) -> None:
+        try:
+            while True:
+                self._accepted.append(self._listener.accept()[0])
+        except OSError:  # closed
+            return
+
+
+@pytest.fixture
+def add_silent(acme: Organization) -> Iterator[Callable[[], tuple[Silent, list[Server]]]]:
+    """A function that adds a flood of servers at one address that never answers; none is due."""
+    listeners: list[Silent] = []
+
+    def add_flood() -> tuple[Silent, list[Server]]:
+        silent = Silent()
+        servers = crowd.add_servers(acme, FLOOD, first=FLOOD * len(listeners))
+        listeners.append(silent)
+        Server.objects.filter(pk__in=[server.pk for server in servers]).update(
+            endpoint_config={"url": silent.url},
             allow_private=True,
-        ),
+            discovered_at=None,
+            discovery=None,
+            next_check_at=timezone.now() + timedelta(hours=1),
+        )
+        return silent, servers
+
+    yield add_flood
+    for silent in listeners:
+        silent.close()
+
+
+def is_done(session: Session) -> bool:
+    session.refresh_from_db()
+    return session.status == Session.Status.DONE
+
+
+def is_queue_empty() -> bool:
+    return not any(one.messages for one in broker.waiting())
+
+
+def test_a_flood_of_slow_discoveries_and_checks_leaves_sessions_their_place(
+    acme: Organization,
+    helper: Agent,
+    add_silent: Callable[[], tuple[Silent, list[Server]]],
+    start_worker: Callable[..., Process],
+) -> None:
+    boss = casting.administrator(acme)
+    most = BESIDE_EACH_OTHER["discovery"]
+    silent, servers = add_silent()
+    start_worker(BONOBOT_WORKER_THREADS="1")
+    for server in servers:
+        discover_server.delay(str(server.pk))
+    session = requests.start(boss, helper, "Good morning")
+    eventually(lambda: is_done(session), within=30)
+    assert not Check.objects.exists()
+    eventually(is_queue_empty, within=30)
+    eventually(lambda: silent.connections == most, within=30)
+    session = requests.start(boss, helper, "And now?")
+    eventually(lambda: is_done(session), within=30)
+    assert (silent.connections, Check.objects.count()) == (most, 0)
+
+    # A worker claims the checks that it has room for, and leaves the others to other workers.
+    most = BESIDE_EACH_OTHER["health"]
+    silent, servers = add_silent()
+    Server.objects.filter(pk__in=[server.pk for server in servers]).update(
+        next_check_at=timezone.now()
     )
     check_due.delay()
-    eventually(lambda: Check.objects.filter(server=server).exists(), within=20)
-    server.refresh_from_db()
-    assert (server.status, server.status_code) == (Server.Status.ERROR, "server_unreachable")
+    eventually(lambda: silent.connections == most, within=30)
+    session = requests.start(boss, helper, "Still there?")
+    eventually(lambda: is_done(session), within=30)
+    assert Server.objects.due().count() == FLOOD - most
+    start_worker()
+
+    def is_flooded() -> bool:
+        """Ask for checks again: the first worker, which has no room, may take the message."""
+        check_due.delay()
+        return silent.connections >= 2 * most
+
+    eventually(is_flooded, within=30)
+    assert Server.objects.due().count() >= FLOOD - 2 * most

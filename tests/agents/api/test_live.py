@@ -1,5 +1,6 @@
-"""The main path over REST in a real web process: from an empty pool to a call in the audit."""
+"""REST in a real web process: from an empty pool to a call in the audit, and a session's stream."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,27 +10,41 @@ import pytest
 from django.conf import settings
 from django.middleware.csrf import _get_new_csrf_string
 from django.test import Client
+from django.utils import timezone
 
-from bonobot.tenancy.models import User
+from agents.models import Session, Step
+from bonobot.tenancy.models import Organization, User
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
 from tests.agents import casting
+from tests.agents.api.test_sessions import STARTED, step
 from tests.processes import Web
 
 WORKSHOP = Path(__file__).parents[2] / "servers" / "workshop.py"
 
 
-@pytest.fixture
-def administrator(transactional_db: None, live_web: Web) -> Iterator[httpx.Client]:
-    """A signed-in platform administrator's browser."""
+@pytest.fixture(scope="module")
+def root(module_rows: None) -> User:
+    """The platform administrator of an organization with one agent."""
     casting.agent(casting.organization())
+    return User.objects.create_superuser("root", password="pw-for-tests")
+
+
+@pytest.fixture
+def administrator(root: User, module_web: Web) -> Iterator[httpx.Client]:
+    """A signed-in platform administrator's browser."""
     session = Client()
-    session.force_login(User.objects.create_superuser("root", password="pw-for-tests"))
+    session.force_login(root)
     csrf = _get_new_csrf_string()
     cookies = {
         settings.SESSION_COOKIE_NAME: session.cookies[settings.SESSION_COOKIE_NAME].value,
         settings.CSRF_COOKIE_NAME: csrf,
     }
     with httpx.Client(
-        base_url=f"{live_web.url}/api/", cookies=cookies, headers={"X-CSRFToken": csrf}, timeout=60
+        base_url=f"{module_web.url}/api/",
+        cookies=cookies,
+        headers={"X-CSRFToken": csrf},
+        timeout=60,
     ) as client:
         yield client
 
@@ -78,3 +93,56 @@ def test_a_write_without_the_csrf_token_is_refused(administrator):
     del administrator.headers["X-CSRFToken"]
     response = administrator.post("agents", json={"name": "x"})
     assert (response.status_code, response.json()["code"]) == (403, "csrf_failed")
+
+
+def test_events_stream_from_the_web_process_until_the_session_rests(
+    module_rows: None, module_web: Web
+):
+    where = casting.organization("streaming")
+    agent = casting.agent(where)
+    _, token = issue_token(where)
+    headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
+    with httpx.Client(base_url=module_web.url, headers=headers, timeout=20) as client:
+        session_id = client.post(f"/api/agents/{agent.slug}/sessions", json=STARTED).json()["id"]
+        step(session_id, 1, "message", text="What time?")
+        intent = step(session_id, 2, "model", "intent", text="Let")
+        address = f"/api/sessions/{session_id}/events"
+        with client.stream("GET", address) as response:
+            assert response.headers["Content-Type"] == "text/event-stream"
+            assert response.headers["X-Accel-Buffering"] == "no"
+            lines = response.iter_lines()
+            assert event(lines) == ("", "state", {"status": "queued"})
+            assert event(lines)[:2] == ("1", "message")
+            number, kind, data = event(lines)
+            assert (number, kind, data["text"]) == ("", "model", "Let")
+            Step.objects.filter(pk=intent.pk).update(payload={"text": "Let me"})
+            Session.objects.filter(pk=session_id).update(updated_at=timezone.now())
+            assert event(lines) == ("", "text", {"seq": 2, "at": 3, "text": " me"})
+            Step.objects.filter(pk=intent.pk).update(state="done", payload={"text": "Let me see."})
+            Session.objects.filter(pk=session_id).update(updated_at=timezone.now())
+            number, kind, data = event(lines)
+            assert (number, kind, data["text"]) == ("2", "model", "Let me see.")
+            Session.objects.filter(pk=session_id).update(status="done")
+            assert event(lines) == ("", "rest", {"status": "done"} | NO_ERROR)
+            assert list(lines) == []
+        with client.stream("GET", address, headers={"Last-Event-ID": "1"}) as response:
+            lines = response.iter_lines()
+            assert [event(lines)[0], event(lines)[1]] == ["2", "rest"]
+
+
+NO_ERROR = {"error_code": "", "error_detail": ""}
+
+
+def issue_token(where: Organization) -> tuple[object, str]:
+    return issue(casting.administrator(where), name="stream", role=Role.OPERATOR)
+
+
+def event(lines) -> tuple[str, str, dict]:  # type: ignore[no-untyped-def]
+    """Read one event: its id, kind and data."""
+    found = {"id": ""}
+    for line in lines:
+        if not line:
+            break
+        name, _, value = line.partition(": ")
+        found[name] = value
+    return found["id"], found["event"], json.loads(found["data"])

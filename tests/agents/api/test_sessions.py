@@ -3,16 +3,13 @@
 import json
 from uuid import UUID
 
-import httpx
 import pytest
-from django.utils import timezone
 
 from agents.models import Agent, Inbox, Session, Step
 from bonobot.tenancy.models import Organization, User
 from bonobot.tenancy.roles import Role
 from tests import rest
 from tests.agents import casting
-from tests.processes import Web
 from tests.rest import Rest
 
 STARTED = {"message": "What time is it in Asia/Tokyo?"}
@@ -151,61 +148,6 @@ def test_a_stream_goes_on_behind_a_number(operator, seq):
     session_id = operator.post("agents/helper/sessions", STARTED).json["id"]
     answer = operator.get(f"sessions/{session_id}/events", Last_Event_ID=seq)
     assert (answer.status, answer.json["field"]) == (400, "Last-Event-ID")
-
-
-def test_events_stream_from_the_web_process_until_the_session_rests(
-    transactional_db, live_web: Web
-):
-    where = casting.organization()
-    agent = casting.agent(where)
-    _, token = casting_token(where)
-    headers = {"Authorization": f"Bearer {token}", "Accept": "text/event-stream"}
-    with httpx.Client(base_url=live_web.url, headers=headers, timeout=20) as client:
-        session_id = client.post(f"/api/agents/{agent.slug}/sessions", json=STARTED).json()["id"]
-        step(session_id, 1, "message", text="What time?")
-        intent = step(session_id, 2, "model", "intent", text="Let")
-        address = f"/api/sessions/{session_id}/events"
-        with client.stream("GET", address) as response:
-            assert response.headers["Content-Type"] == "text/event-stream"
-            assert response.headers["X-Accel-Buffering"] == "no"
-            lines = response.iter_lines()
-            assert event(lines) == ("", "state", {"status": "queued"})
-            assert event(lines)[:2] == ("1", "message")
-            number, kind, data = event(lines)
-            assert (number, kind, data["text"]) == ("", "model", "Let")
-            Step.objects.filter(pk=intent.pk).update(payload={"text": "Let me"})
-            Session.objects.filter(pk=session_id).update(updated_at=timezone.now())
-            assert event(lines) == ("", "text", {"seq": 2, "at": 3, "text": " me"})
-            Step.objects.filter(pk=intent.pk).update(state="done", payload={"text": "Let me see."})
-            Session.objects.filter(pk=session_id).update(updated_at=timezone.now())
-            number, kind, data = event(lines)
-            assert (number, kind, data["text"]) == ("2", "model", "Let me see.")
-            Session.objects.filter(pk=session_id).update(status="done")
-            assert event(lines) == ("", "rest", {"status": "done"} | NO_ERROR)
-            assert list(lines) == []
-        with client.stream("GET", address, headers={"Last-Event-ID": "1"}) as response:
-            lines = response.iter_lines()
-            assert [event(lines)[0], event(lines)[1]] == ["2", "rest"]
-
-
-NO_ERROR = {"error_code": "", "error_detail": ""}
-
-
-def casting_token(where: Organization) -> tuple[object, str]:
-    from bonobot.tenancy.tokens import issue
-
-    return issue(casting.administrator(where), name="stream", role=Role.OPERATOR)
-
-
-def event(lines) -> tuple[str, str, dict]:  # type: ignore[no-untyped-def]
-    """Read one event: its id, kind and data."""
-    found = {"id": ""}
-    for line in lines:
-        if not line:
-            break
-        name, _, value = line.partition(": ")
-        found[name] = value
-    return found["id"], found["event"], json.loads(found["data"])
 
 
 def rested(session_id: str) -> None:

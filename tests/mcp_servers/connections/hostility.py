@@ -159,7 +159,7 @@ async def proof(call: Callable[[], Awaitable[Any]]) -> Measured:
 
 
 async def run(names: list[str], tell: Callable[[Measured], None]) -> None:
-    """Meet the cases that `names` begin, or all; the first told is the control."""
+    """Meet the cases that `names` begin, or all, and the proof; the first told is the control."""
     from mcp_servers.connections.errors import UpstreamError
     from mcp_servers.connections.pool import Connections
     from tests.mcp_servers.connections.asking import http
@@ -178,8 +178,6 @@ async def run(names: list[str], tell: Callable[[Measured], None]) -> None:
         async with watched(control, call):
             await asyncio.sleep(CONTROL_S)
         tell(control)
-        if names == ["--proof", "none"]:
-            tell(await proof(call))
         chosen = [one for one in CASES if not names or one.name.startswith(tuple(names))]
         for case in chosen:
             measured = Measured(case.name, deadline_s=case.deadline_s)
@@ -193,6 +191,8 @@ async def run(names: list[str], tell: Callable[[Measured], None]) -> None:
                     measured.code, measured.text = error.code, str(error)
                 measured.took_s = round(time.perf_counter() - began, 3)
             tell(measured)
+        if not names:
+            tell(await proof(call))
     finally:
         for process in (bad, good):
             process.kill()

@@ -1,0 +1,27 @@
+"""Accounts that browsers of tests use without the sign-in form, which has tests of its own."""
+
+from django.conf import settings
+from django.test import Client
+from playwright.sync_api import Page
+
+from bonobot.tenancy.active import SESSION_KEY
+from bonobot.tenancy.models import Organization, User
+from bonobot.tenancy.roles import Role
+from tests.agents import casting
+
+
+def sign_in(page: Page, user: User, organization: Organization, base_url: str) -> None:
+    """Give the page's browser a session of the user, who works in the organization."""
+    client = Client()
+    client.force_login(user)
+    session = client.session
+    session[SESSION_KEY] = organization.slug
+    session.save()
+    cookie = client.cookies[settings.SESSION_COOKIE_NAME]
+    page.context.add_cookies([{"name": cookie.key, "value": cookie.value, "url": base_url}])
+
+
+def create_member(organization: Organization, role: Role, name: str = "") -> User:
+    """Create a user with a role; the name is of the role and the organization unless given."""
+    user: User = User.objects.get(pk=casting.person(organization, role, name).id)
+    return user
