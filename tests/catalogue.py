@@ -10,6 +10,7 @@ import json
 import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,12 +88,13 @@ class Message(NamedTuple):
 Catalogue = dict[Message, tuple[str, ...]]
 
 
-def messages() -> set[Message]:
+@cache
+def messages() -> frozenset[Message]:
     """Return every text of the screens; one that has a plural anywhere has it."""
     found = {Message(text) for text in THEME}
     sources = product()
     for source in sources:
-        found.update(_in_python(source.tree, says=not english(source)))
+        found.update(_in_python(source))
     found.update(_scheduled(sources))
     found.update(Message(called(code)) for code in actions(sources))
     found.update(_of_presets(json.loads(PRESETS.read_text(encoding="utf-8"))["presets"]))
@@ -100,11 +102,12 @@ def messages() -> set[Message]:
         found.update(_in_template(path.read_text(encoding="utf-8")))
     found.update(Message(text) for text in sentences(sources))
     several = {one.text for one in found if one.plural}
-    return {one for one in found if one.text and (one.plural or one.text not in several)}
+    return frozenset(one for one in found if one.text and (one.plural or one.text not in several))
 
 
-def _in_python(tree: ast.Module, *, says: bool) -> Iterator[Message]:
-    for node in ast.walk(tree):
+def _in_python(source: Source) -> Iterator[Message]:
+    says = not english(source)
+    for node in source.nodes:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
             continue
         name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr

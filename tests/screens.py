@@ -1,11 +1,18 @@
 """Every screen of the admin, from its own table of addresses, and an organization to show there."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
+import pytest
+import pytest_django
 from django.contrib.admin import site
+from django.db import transaction
+from django.test import Client
+from django.test import client as test_client
 from django.urls import URLPattern, URLResolver, reverse
 from django_celery_beat.models import PeriodicTask
 
@@ -144,3 +151,66 @@ def address(name: str, parameters: list[str], ids: dict[str, UUID]) -> str:
     """Return an address of the admin for objects with these ids, with what it asks for beside."""
     path = reverse(f"admin:{name}", kwargs=arguments(name, parameters, ids))
     return path + QUERIES.get(name, "")
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What an address of the admin answered to a GET request."""
+
+    name: str
+    path: str
+    status_code: int
+    headers: str
+    content: bytes  # blank if it is a stream
+    streaming: bool
+
+    @property
+    def is_page(self) -> bool:
+        """Whether it is a whole page, not a piece, a file or another address."""
+        return self.status_code == 200 and b"<html" in self.content
+
+    @property
+    def text(self) -> str:
+        """Everything that was answered."""
+        return self.headers + self.content.decode("utf-8", "replace")
+
+
+def visit_page(client: Client, name: str, path: str, **headers: str) -> Visit:
+    """Get an address of the admin."""
+    answer = client.get(path, headers=headers)
+    content = b"" if answer.streaming else answer.content
+    told = str(dict(answer.headers))
+    return Visit(name, path, answer.status_code, told, content, bool(answer.streaming))
+
+
+def visit_pages(
+    client: Client,
+    ids: dict[str, UUID],
+    addresses: Iterable[tuple[str, list[str]]] = tuple(ADDRESSES),
+    **headers: str,
+) -> list[Visit]:
+    """Get these addresses of the admin, all of them by default, for objects with these ids."""
+    with only_answers():
+        return [
+            visit_page(client, name, address(name, parameters, ids), **headers)
+            for name, parameters in addresses
+        ]
+
+
+@contextmanager
+def only_answers() -> Iterator[None]:
+    """Keep the test client from copying the context of each template that it renders."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(test_client, "store_rendered_templates", lambda *_, **__: None)
+        yield
+
+
+@contextmanager
+def shared_rows(blocker: pytest_django.DjangoDbBlocker) -> Iterator[None]:
+    """Let the tests of a module share rows in a transaction, which is rolled back after the last.
+
+    A fixture of such a module requests `django_db_setup`; its tests have no `django_db` mark.
+    """
+    with blocker.unblock(), transaction.atomic():
+        yield
+        transaction.set_rollback(True)
