@@ -37,9 +37,9 @@ from tests.processes import Process, Web
 
 # A run tests the same examples each time; `make fuzz` searches for new ones. How long an example
 # takes says something about the machine, nothing about the property.
-COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings_of_hypothesis.register_profile("suite", max_examples=50, derandomize=True, **COMMON)
-settings_of_hypothesis.register_profile("search", max_examples=1_000, **COMMON)
+COMMON = settings_of_hypothesis(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings_of_hypothesis.register_profile("suite", COMMON, max_examples=50, derandomize=True)
+settings_of_hypothesis.register_profile("search", COMMON, max_examples=1_000)
 settings_of_hypothesis.load_profile(
     "search" if os.environ.get("TEST_FUZZING") == "whole" else "suite"
 )

@@ -19,16 +19,26 @@ LONG = (
     "upgrades/",
     "conformance/",
     "bonobot/management/test_up.py",
-    "bonobot/test_admin.py",
-    "bonobot/test_api_clients.py",
+    "bonobot/test_admin_isolation.py",
+    "bonobot/test_admin_pages.py",
     "bonobot/test_api_fuzzed.py",
+    "bonobot/test_api_matrix.py",
     "bonobot/test_canaries.py",
     "bonobot/test_scale.py",
     "bonobot/test_translations.py",
     "bonobot/test_wheel.py",
 )
-# Folders whose tests start the product, or are about what is built from it.
-NOT_QUICK = ("conformance", "deploy", "docs", "end_to_end", "upgrades")
+# Folders whose tests start the product or real servers, or are about what is built from it.
+NOT_QUICK = (
+    "architecture/test_house.py",
+    "bonobot/gateway/",
+    "bonobot/test_api_clients.py",
+    "bonobot/test_api_schema.py",
+    "bonobot/test_main.py",
+    "deploy/",
+    "mcp_servers/connections/",
+    "mcp_servers/oauth/",
+)
 # One question to an agent: session, model, call pipeline, a real stdio server, audit log.
 ONE_CALL = "agents/sessions/test_loop.py::test_a_question_is_answered_by_a_real_server"
 # A test with one of these works on committed rows, mostly beside other processes.
@@ -45,7 +55,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Don't even import what `--quick` never runs."""
     if not config.getoption("quick"):
         return None
-    return True if is_long(collection_path) or collection_path.parent.name in NOT_QUICK else None
+    return True if _starts_with(collection_path, (*LONG, *NOT_QUICK)) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -54,12 +64,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         deselected = [item for item in items if not is_quick(item)]
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if is_quick(item)]
-    items.sort(key=lambda item: not is_long(item.path))
+    items.sort(key=lambda item: not _starts_with(item.path, LONG))
 
 
-def is_long(path: Path) -> bool:
-    """Return whether a file's tests take long, each or together."""
-    return path.is_relative_to(FOLDER) and str(path.relative_to(FOLDER)).startswith(LONG)
+def _starts_with(path: Path, prefixes: tuple[str, ...]) -> bool:
+    """Return whether a path in the tests' folder starts with one of the prefixes."""
+    return path.is_relative_to(FOLDER) and str(path.relative_to(FOLDER)).startswith(prefixes)
 
 
 def is_quick(item: pytest.Item) -> bool:
