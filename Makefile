@@ -52,7 +52,7 @@ set -e; scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; export BONOBOT_VA
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help install run quick test coverage lint fmt messages docs screenshots bench drill extras fuzz conformance lock clean
+.PHONY: help install run quick test repeat coverage lint fmt messages docs screenshots bench drill extras fuzz conformance lock clean
 .DELETE_ON_ERROR:
 
 help: ## Show this list
@@ -84,6 +84,9 @@ quick: $(INSTALLED) ## Check a change before a commit, in at most 90 s: lint, ty
 
 test: $(INSTALLED) ## Run the whole suite; ARGS="-n0 -k words" narrows it, in one process
 	@$(PYTEST) $(ARGS)
+
+repeat: $(INSTALLED) ## Run the suite ten times under load and list what failed; ARGS="--runs 3 --load 0"
+	@"$(PY)" -m tests.repeat --processes $(TEST_PROCESSES) $(ARGS)
 
 # At least this much of the branches where a fault lets somebody in or loses something.
 ROOMS := agents/governance agents/sessions bonobot/gateway mcp_servers/connections
