@@ -122,7 +122,8 @@ screenshots: $(INSTALLED) ## Take the pictures of README.md anew, from the demo
 bench: $(INSTALLED) ## Measure what the documentation promises
 	@"$(PY)" -m pytest benchmarks/bench_*.py -q -s $(ARGS)
 
-fuzz: $(INSTALLED) ## Send REST all that Schemathesis can think of; takes a quarter of an hour
+fuzz: $(INSTALLED) ## Search for new failing examples: of properties, and of REST with Schemathesis; takes long
+	@TEST_FUZZING=whole $(PYTEST) --timeout 0 -m hypothesis $(ARGS)
 	@TEST_FUZZING=whole "$(PY)" -m pytest -n0 tests/bonobot/test_api_fuzzed.py $(ARGS)
 
 drill: $(INSTALLED) ## Kill one part of a fleet after the other, under load (root, ip, nginx, PostgreSQL, Redis)
