@@ -28,12 +28,17 @@ LONG = (
     "bonobot/test_translations.py",
     "bonobot/test_wheel.py",
 )
-# Folders whose tests start the product or real servers, or are about what is built from it.
+# Files that start the product or real servers, are about what is built from it, or take long.
 NOT_QUICK = (
+    "agents/llm/test_wires.py",
     "architecture/test_house.py",
     "bonobot/gateway/",
+    "bonobot/tenancy/test_single_sign_on.py",
+    "bonobot/test_admin.py",
     "bonobot/test_api_clients.py",
+    "bonobot/test_api_lists.py",
     "bonobot/test_api_schema.py",
+    "bonobot/test_first_run.py",
     "bonobot/test_main.py",
     "deploy/",
     "mcp_servers/connections/",
