@@ -7,6 +7,7 @@ and the one test in which a call goes through the whole product.
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.parts import PARTS
 
@@ -31,18 +32,25 @@ LONG = (
 # Files that start the product or real servers, are about what is built from it, or take long.
 NOT_QUICK = (
     "agents/llm/test_wires.py",
+    "agents/test_importing_anything.py",
     "architecture/test_house.py",
     "bonobot/gateway/",
+    "bonobot/ledger/test_summing.py",
     "bonobot/tenancy/test_single_sign_on.py",
+    "bonobot/test_activity.py",
     "bonobot/test_admin.py",
     "bonobot/test_api_clients.py",
     "bonobot/test_api_lists.py",
     "bonobot/test_api_schema.py",
+    "bonobot/test_checks.py",
     "bonobot/test_first_run.py",
     "bonobot/test_main.py",
     "deploy/",
     "mcp_servers/connections/",
     "mcp_servers/oauth/",
+    "mcp_servers/schemas/test_fitting.py",
+    "mcp_servers/test_outputs.py",
+    "mcp_servers/test_schema_worker.py",
 )
 # One question to an agent: session, model, call pipeline, a real stdio server, audit log.
 ONE_CALL = "agents/sessions/test_loop.py::test_a_question_is_answered_by_a_real_server"
@@ -54,6 +62,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick", action="store_true", help="pure and service tests, and one call through all"
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try few examples of each property with `--quick`."""
+    if config.getoption("quick"):
+        suite = settings.get_profile("suite")
+        settings.register_profile("quick", suite, max_examples=10)
+        settings.load_profile("quick")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
