@@ -4,9 +4,8 @@ PORT ?= 8000
 HOST ?= 127.0.0.1
 VENV ?= .venv
 ARGS ?=
-# Processes of the suite.
+# Processes of the suite, and seconds after which a test that hangs is named, so that the others go on.
 TEST_PROCESSES ?= 3
-# Seconds after which a test that hangs is named, so that the others go on.
 TEST_TIMEOUT ?= 300
 
 # What a container image has beside the core: all that a deployment may need, without the demo.
@@ -18,7 +17,7 @@ COMPILE = UV_CUSTOM_COMPILE_COMMAND="make lock" "$(VENV)/bin/uv" pip compile pyp
 PY := $(VENV)/bin/python
 # pip installs uv, with the digests of the lock; uv installs everything else in a tenth of pip's time.
 PIP = "$(PY)" -m pip install --quiet --disable-pip-version-check
-UV = "$(VENV)/bin/uv" pip install --quiet --python "$(PY)" --compile-bytecode
+UV = "$(VENV)/bin/uv" pip install --quiet --python "$(PY)"
 INSTALLED := $(VENV)/.installed
 
 # What a child process has compiled, the next one need not.
