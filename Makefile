@@ -85,7 +85,7 @@ test: $(INSTALLED) ## Run the whole suite; ARGS="-n0 -k words" narrows it, in on
 	@$(PYTEST) $(ARGS)
 
 repeat: $(INSTALLED) ## Run the suite ten times under load and list what failed; ARGS="--runs 3 --load 0"
-	@"$(PY)" -m tests.repeat --processes $(TEST_PROCESSES) $(ARGS)
+	@"$(PY)" -m tests.repeat $(ARGS)
 
 # At least this much of the branches where a fault lets somebody in or loses something.
 ROOMS := agents/governance agents/sessions bonobot/gateway mcp_servers/connections

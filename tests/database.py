@@ -40,12 +40,11 @@ def create_database() -> None:
 
 def drop_database() -> None:
     """Drop this process's database; nothing of this process may be connected to it."""
-    connection.close()
+    _disconnect()
     if connection.vendor == "sqlite":
         for suffix in ("", "-wal", "-shm"):
             Path(_own_name() + suffix).unlink(missing_ok=True)
     else:
-        _close_pool()
         with connection._nodb_cursor() as cursor:
             cursor.execute(f'DROP DATABASE IF EXISTS "{_own_name()}" WITH (FORCE)')
 
@@ -103,26 +102,21 @@ def _lock() -> Iterator[None]:
 def _migrate(template: str) -> None:
     """Create the template and apply all migrations to it."""
     if connection.vendor == "postgresql":
-        connection.close()
-        _close_pool()
         with connection._nodb_cursor() as cursor:
             cursor.execute(f'CREATE DATABASE "{template}"')
     _use(template)
     call_command("migrate", verbosity=0, interactive=False)
-    connection.close()
+    _disconnect()
     if connection.vendor == "sqlite":
         with closing(sqlite3.connect(template)) as link:
             link.execute("PRAGMA journal_mode=DELETE")  # one file holds everything
-    else:
-        _close_pool()
 
 
 def _copy(template: str, name: str) -> None:
     if connection.vendor == "sqlite":
         shutil.copyfile(template, name)
         return
-    connection.close()
-    _close_pool()
+    _disconnect()
     with connection._nodb_cursor() as cursor:
         cursor.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         cursor.execute(f'ALTER DATABASE "{name}" SET synchronous_commit = off')
@@ -130,15 +124,16 @@ def _copy(template: str, name: str) -> None:
 
 def _use(name: str) -> None:
     """Point Django's default connection at a database."""
-    connection.close()
-    if connection.vendor == "postgresql":
-        _close_pool()
+    _disconnect()
     settings.DATABASES["default"]["NAME"] = name
     connection.settings_dict["NAME"] = name
 
 
-def _close_pool() -> None:
-    connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL's only
+def _disconnect() -> None:
+    """Leave the database: PostgreSQL neither copies nor drops one that is in use."""
+    connection.close()
+    if connection.vendor == "postgresql":
+        connection.close_pool()  # type: ignore[attr-defined]  # PostgreSQL's only
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -103,7 +103,6 @@ def run_module(arguments: list[str], env: dict[str, str], cwd: str, log_file: st
     """Become `python -m module …`; this runs in the child."""
     assert not OURS & {name.partition(".")[0] for name in sys.modules}
     os.setsid()
-    _die_with_parent()
     os.chdir(cwd)
     log = os.open(log_file, os.O_WRONLY | os.O_TRUNC)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -113,6 +112,11 @@ def run_module(arguments: list[str], env: dict[str, str], cwd: str, log_file: st
     sys.stderr = os.fdopen(2, "w", buffering=1)
     os.environ.clear()
     os.environ.update(env)
+    # The fork server, its parent, ends with the test run.
+    from bonobot.management.processes import die_with
+
+    if bind := die_with(os.getppid()):
+        bind()
     sys.argv = arguments
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     try:
@@ -120,13 +124,3 @@ def run_module(arguments: list[str], env: dict[str, str], cwd: str, log_file: st
     finally:
         with suppress(Exception):
             atexit._run_exitfuncs()  # multiprocessing's children leave without them
-
-
-def _die_with_parent() -> None:
-    """Let the kernel kill this process when the fork server ends, which ends with the test run."""
-    if not sys.platform.startswith("linux"):
-        return
-    import ctypes
-    import signal
-
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG

@@ -9,6 +9,7 @@ The exit status is 1 if any test failed in any run. What follows `--` is passed 
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -29,7 +30,6 @@ def parse_arguments(words: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--runs", type=int, default=10, help="how many runs (10)")
     parser.add_argument("--load", type=int, default=4, help="busy processes beside each run (4)")
-    parser.add_argument("--processes", type=int, default=3, help="processes of a run (3)")
     parser.add_argument("pytest", nargs="*", help="options of pytest, after --")
     return parser.parse_args(words)
 
@@ -50,12 +50,11 @@ def run_suite(options: argparse.Namespace) -> tuple[list[str], float]:
     """Run the suite once; return the tests that failed and the seconds it took."""
     FAILED.unlink(missing_ok=True)
     started = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-q", "-n", str(options.processes)]
-    command += ["--dist", "loadfile", "--no-loadscope-reorder", "--timeout", "600"]
-    ended = subprocess.run([*command, *options.pytest], cwd=ROOT, check=False)
+    command = ["make", "test", "TEST_TIMEOUT=600", f"ARGS=-q {shlex.join(options.pytest)}"]
+    ended = subprocess.run(command, cwd=ROOT, check=False)
     failed = list(json.loads(FAILED.read_text(encoding="utf-8"))) if FAILED.exists() else []
     if ended.returncode and not failed:
-        failed = [f"pytest ended with {ended.returncode}"]
+        failed = [f"make ended with {ended.returncode}"]
     return failed, time.monotonic() - started
 
 
