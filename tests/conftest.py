@@ -10,7 +10,6 @@ Processes exist in two scopes:
   emptying the tables would take away the rows that the processes lease and cache.
 """
 
-import gc
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -44,21 +43,9 @@ settings_of_hypothesis.load_profile(
     "search" if os.environ.get("TEST_FUZZING") == "whole" else "suite"
 )
 
-# Importing and collecting leave hundreds of thousands of objects that live as long as the run: to
-# look through them again and again took a tenth of its time.
-gc.disable()
-
 FAILED = pytest.StashKey[bool]()
 PROCESSES = pytest.StashKey[list[Process]]()
 KEPT_LOG = 20_000  # characters of a process's log that a failure shows
-
-
-def pytest_collection_finish() -> None:
-    """Leave all that exists by now out of garbage collection, and look less often."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
-    gc.enable()
 
 
 class QuickHasher(PBKDF2PasswordHasher):
@@ -208,11 +195,15 @@ def module_worker(
 
 @pytest.fixture(scope="module")
 def module_web(
-    module_rows: None, tmp_path_factory: pytest.TempPathFactory, module_running: list[Process]
+    request: pytest.FixtureRequest,
+    module_rows: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    module_running: list[Process],
 ) -> Web:
-    """Start the uvicorn that all tests of a module share."""
+    """Start the uvicorn that all tests of a module share, with the module's `WEB_SETTINGS`."""
     folder = tmp_path_factory.mktemp("web")
-    process = processes.start_web(folder, "web1", port=processes.unused_port())
+    extra = getattr(request.module, "WEB_SETTINGS", None)
+    process = processes.start_web(folder, "web1", port=processes.unused_port(), extra=extra)
     module_running.append(process)
     return process
 

@@ -42,5 +42,14 @@ isolate()
 # A shell that starts a run beside itself has it ignore Ctrl-C, which some tests press.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# A run makes many objects and few cycles: looking for them less often saves a twentieth of it.
-gc.set_threshold(50_000, 20, 50)
+# Imports and collection leave hundreds of thousands of objects that live as long as the run. They
+# aren't looked through for cycles, and new ones less often than usual.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Exclude all objects that exist by now from garbage collection, and begin it."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    gc.enable()

@@ -6,40 +6,52 @@ from contextlib import contextmanager
 
 import pytest
 from django.conf import settings
-from playwright.sync_api import ConsoleMessage, Page, expect
-from pytest_django.live_server_helper import LiveServer
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from bonobot.ledger.writer import writer
 from bonobot.tenancy.roles import Role
 from tests import desk
 from tests.agents import casting
-from tests.browser import DESK, PHONE, open_page, picture
+from tests.browser import DESK, PHONE, open_context, picture
 from tests.parts import NODE
+from tests.processes import Web
 from tests.screens import ADDRESSES, fill, visit_pages
 
-pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.browser, pytest.mark.npm]
 
+WEB_SETTINGS = {"BONOBOT_OAUTH": "on"}  # the test client that lists the pages has it on, too
 AXE = NODE / "node_modules" / "axe-core" / "axe.min.js"
 WCAG = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
 # What a narrower window and other colours can change; the rest is the same page.
 SHAPES = ("color-contrast", "target-size", "scrollable-region-focusable", "link-in-text-block")
 # Style sheets aren't fetched again: the one rule that reads them is experimental, so it isn't run.
-JUDGE = """async (only) => (await axe.run(document,
+JUDGE = """async ([context, only]) => (await axe.run(context ?? document,
     {resultTypes: ["violations"], preload: {assets: ["media"]}, runOnly: only}))
   .violations.filter((one) => ["serious", "critical"].includes(one.impact))
   .flatMap((one) => one.nodes.map((node) => `${one.id}: ${node.html.slice(0, 160)}`))"""
 
 
-def judged(page: Page, kind: str, values: tuple[str, ...]) -> list[str]:
-    found: list[str] = page.evaluate(JUDGE, {"type": kind, "values": list(values)})
+# What differs between two pages of the admin: the navigation is judged once.
+CONTENT = {"include": [["main"]]}
+
+
+def judged(
+    page: Page,
+    kind: str,
+    values: tuple[str, ...],
+    context: dict[str, list[list[str]]] | None = None,
+) -> list[str]:
+    """Return what axe-core finds serious on the page, or in a part of it."""
+    only = {"type": kind, "values": list(values)}
+    found: list[str] = page.evaluate(JUDGE, [context, only])
     return found
 
 
 @contextmanager
 def open_screens(
-    base_url: str, addresses: Iterable[tuple[str, list[str]]], faults: list[str]
+    browser: Browser, base_url: str, addresses: Iterable[tuple[str, list[str]]], faults: list[str]
 ) -> Iterator[Page]:
-    """Judge the pages among these addresses, add their faults to a list, and yield the browser."""
+    """Judge the pages among these addresses, add their faults to a list, and yield a page."""
     acme = casting.organization()
     seat = desk.sit(acme, Role.OWNER)
     seat.user.is_superuser = True
@@ -47,7 +59,7 @@ def open_screens(
     visits = visit_pages(seat.client, fill(acme), addresses)
     pages = [(visit.name, visit.path) for visit in visits if visit.is_page]
     assert len(pages) > 40
-    with open_page(base_url) as page:
+    with open_context(browser, base_url) as page:
         page.add_init_script(path=AXE)
         held = seat.client.cookies[settings.SESSION_COOKIE_NAME]
         page.context.add_cookies([{"name": held.key, "value": held.value, "url": base_url}])
@@ -57,14 +69,15 @@ def open_screens(
                 faults.append(f"{page.url} console: {message.text}")
 
         page.on("console", listen)
-        for name, path in pages:
+        for number, (name, path) in enumerate(pages):
+            part = CONTENT if number else None
             page.set_viewport_size(DESK)
             page.goto(path)
-            faults += [f"{path} {one}" for one in judged(page, "tag", WCAG)]
+            faults += [f"{path} {one}" for one in judged(page, "tag", WCAG, part)]
             picture(page, f"{name}-desk")
             page.set_viewport_size(PHONE)
             page.evaluate("document.documentElement.classList.add('dark')")
-            faults += [f"{path} phone {one}" for one in judged(page, "rule", SHAPES)]
+            faults += [f"{path} phone {one}" for one in judged(page, "rule", SHAPES, part)]
             width = page.evaluate("document.documentElement.scrollWidth")
             faults += [f"{path} is {width} pixels wide"] if width > PHONE["width"] else []
             picture(page, f"{name}-phone")
@@ -73,13 +86,12 @@ def open_screens(
 
 
 def test_axe_finds_nothing_serious_on_lists_forms_and_the_palette(
-    live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+    module_web: Web, module_browser: Browser
 ) -> None:
     """The screens of objects are judged in `test_screens_of_objects.py`."""
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     faults: list[str] = []
     addresses = [(name, parameters) for name, parameters in ADDRESSES if not parameters]
-    with open_screens(live_server.url, addresses, faults) as page:
+    with open_screens(module_browser, module_web.url, addresses, faults) as page:
         page.emulate_media(color_scheme="dark")
         page.goto("/admin/mcp_servers/server/")
         assert page.evaluate("document.documentElement.classList.contains('dark')")

@@ -4,20 +4,21 @@ They are a file of their own so that two processes share the work.
 """
 
 import pytest
-from pytest_django.live_server_helper import LiveServer
+from playwright.sync_api import Browser
 
-from tests.end_to_end.test_screens import open_screens
+from tests.end_to_end.test_screens import WEB_SETTINGS, open_screens
+from tests.processes import Web
 from tests.screens import ADDRESSES
 
-pytestmark = [pytest.mark.browser, pytest.mark.npm, pytest.mark.django_db(transaction=True)]
+__all__ = ["WEB_SETTINGS"]
+pytestmark = [pytest.mark.browser, pytest.mark.npm]
 
 
 def test_axe_finds_nothing_serious_on_the_screens_of_objects(
-    live_server: LiveServer, monkeypatch: pytest.MonkeyPatch
+    module_web: Web, module_browser: Browser
 ) -> None:
-    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     faults: list[str] = []
     addresses = [(name, parameters) for name, parameters in ADDRESSES if parameters]
-    with open_screens(live_server.url, addresses, faults):
+    with open_screens(module_browser, module_web.url, addresses, faults):
         pass
     assert not faults, "\n".join(faults)
