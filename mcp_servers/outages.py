@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.db.models import F
-from django.urls import reverse
+from django.urls import reverse_lazy
 from django.utils import timezone
 
 from bonobot.lib.problems import Problem
@@ -61,8 +61,8 @@ def prune(older_than: timedelta) -> int:
 
 
 def subject_of(server: Server, page: str = "change") -> Subject:
-    """Return the server as notices name it, with its page in the admin."""
-    link = reverse(f"admin:mcp_servers_server_{page}", args=[server.pk])
+    """Return the server as notices name it; looking up its page waits until a notice is written."""
+    link = reverse_lazy(f"admin:mcp_servers_server_{page}", args=[server.pk])
     return Subject("mcp_server", str(server.pk), server.name, link)
 
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db.models import Max
 from django.utils import timezone
+from django.utils.functional import Promise
 
 from bonobot.lib.known_secrets import without_secrets
 from bonobot.lib.untrusted import storable, visible
@@ -28,7 +29,7 @@ class Subject:
     type: str
     id: str
     name: str
-    link: str = ""
+    link: str | Promise = ""
 
 
 def notify(
@@ -95,7 +96,7 @@ def row(
         subject_id=subject.id,
         subject_name=visible(storable(subject.name), 200),
         text=visible(storable(without_secrets(text, channel.organization_id)), LONGEST_TEXT),
-        link=subject.link,
+        link=str(subject.link),
         topic=cut(topic),
         next_attempt_at=at or timezone.now(),
     )
