@@ -11,8 +11,11 @@ import signal
 import socket
 import sys
 import traceback
+from importlib import import_module
 from pathlib import Path
 
+# What many commands import only when they need it.
+LATER = ("bonobot.urls", "celery.app.task", "django.db.models.sql.compiler", "rich._emoji_codes")
 PROGRAM = """#!{python} -IS
 import json, os, socket, sys
 link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -38,6 +41,8 @@ def serve(address: str) -> None:
     for name, app in get_commands().items():
         if app == "bonobot":
             load_command_class(app, name)
+    for module in LATER:
+        import_module(module)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(address)

@@ -14,12 +14,14 @@ from functools import partial
 from pathlib import Path
 
 from tests import processes
+from tests.database import copy_template
 from tests.docs import forking
 from tests.eventually import eventually
 from tests.parts import ROOT
 
 PATIENCE_S = 60.0
 NOT_IN_THE_CHECKOUT = {".git", ".pytest_cache", "var", "site"}
+DATABASE = "bonobot.sqlite3"
 USUAL = "http://127.0.0.1:8000"
 
 
@@ -84,10 +86,9 @@ def _copy(source: Path, target: Path) -> None:
     """Copy what an installation keeps while it runs: the keys and, as it is now, the database."""
     target.mkdir(mode=0o700)
     shutil.copytree(source / "keys", target / "keys")
-    name = "bonobot.sqlite3"
     with (
-        closing(sqlite3.connect(source / name)) as running,
-        closing(sqlite3.connect(target / name)) as copied,
+        closing(sqlite3.connect(source / DATABASE)) as running,
+        closing(sqlite3.connect(target / DATABASE)) as copied,
     ):
         running.backup(copied)
 
@@ -99,7 +100,10 @@ def _is_ready(up: processes.Process) -> bool:
 
 @contextmanager
 def installed(folder: Path, *, like: Installation | None = None) -> Iterator[Installation]:
-    """Make an installation: `bonobot up` with the demo, or a copy in which nothing runs."""
+    """Make an installation: `bonobot up` with the demo, or a copy in which nothing runs.
+
+    The first one finds its tables made, but nothing in them: making them is tried with the wheel.
+    """
     checkout, programs, home = (folder / name for name in ("checkout", "bin", "home"))
     for made in (checkout, programs, home):
         made.mkdir()
@@ -123,6 +127,8 @@ def installed(folder: Path, *, like: Installation | None = None) -> Iterator[Ins
         if like:
             _copy(like.folder / "var", folder / "var")
         else:
+            (folder / "var").mkdir(mode=0o700)
+            copy_template(folder / "var" / DATABASE)
             command = [sys.executable, "-m", "bonobot", "up", "--port", str(port)]
             up = processes.start("up", command, folder=folder, env=environment, cwd=checkout)
             stack.callback(up.stop, within=40)
