@@ -19,6 +19,7 @@ from mcp_servers.naming import check_name, slugify
 from mcp_servers.oauth.accounts import Account
 from mcp_servers.oauth.parting import account_of_server, part
 from mcp_servers.openapi.documents import keep_document
+from mcp_servers.presets.enabling import check_enabled
 from mcp_servers.recording import changing
 from mcp_servers.stopping import close_stopped
 
@@ -32,9 +33,13 @@ def add(
 ) -> Server:
     """Register a server in the pool, or in `scope_id` (an agent's own); nothing half written.
 
-    Raises the problems of `configuration.check`, and `Conflict` (code `name_taken`).
+    Raises the problems of `configuration.check`, `Conflict` (code `name_taken`), and those of
+    `enabling.check_enabled`.
     """
     principal.require(Action.MANAGE_SERVERS)
+    if preset is not None:
+        # A preset is what lets somebody set a command who otherwise may not.
+        check_enabled(principal, preset)
     checked = check(principal, spec, by_preset=preset is not None)
     server = Server(
         organization_id=principal.organization_id,

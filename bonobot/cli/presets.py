@@ -1,15 +1,19 @@
-"""`bonobot mcp presets|save-preset|remove-preset`: the catalogue of ready entries (A12, D9)."""
+"""`bonobot mcp presets`, and save-, remove-, enable- and disable-preset (A12, D9)."""
 
 import argparse
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from typing import Any
+from uuid import UUID
 
 from bonobot.cli.group import Cli, Failed, Verb, table
 from bonobot.cli.servers import find
 from bonobot.lib.problems import NotFound
 from bonobot.lib.runtime import runtime
+from bonobot.tenancy.principals import Principal
 from mcp_servers.models import Preset
 from mcp_servers.presets.catalogue import CatalogueEntry, load
+from mcp_servers.presets.enabling import disable, enable, enabled_ids
 from mcp_servers.presets.loading import load_presets
 from mcp_servers.presets.own import remove_preset
 from mcp_servers.presets.resolving import keep, resolve
@@ -44,19 +48,26 @@ def _list(cli: Cli, slugs: list[str]) -> None:
     if slugs:
         offered = offered.filter(slug__in=slugs)
         _all_there(slugs, {preset.slug for preset in offered})
-    found = [_as_json(preset) for preset in offered]
-    rows = [(p["slug"], p["category"], p["description"], ", ".join(p["replaces"])) for p in found]
+    enabled = enabled_ids(cli.principal.organization_id)
+    found = [_as_json(preset, enabled) for preset in offered]
+    rows = [
+        (
+            *(p["slug"], p["category"], "yes" if p["enabled"] else "no"),
+            *(p["description"], ", ".join(p["replaces"])),
+        )
+        for p in found
+    ]
     cli.emit(
         found,
         table(
-            *("PRESET", "CATEGORY", "DESCRIPTION", "STANDS IN FOR"),
+            *("PRESET", "CATEGORY", "ENABLED", "DESCRIPTION", "STANDS IN FOR"),
             rows=rows,
             empty="No presets. Load the catalogue: bonobot mcp presets --load",
         ),
     )
 
 
-def _as_json(preset: Preset) -> dict[str, Any]:
+def _as_json(preset: Preset, enabled: Collection[UUID]) -> dict[str, Any]:
     return {
         "slug": preset.slug,
         "name": preset.name,
@@ -67,6 +78,7 @@ def _as_json(preset: Preset) -> dict[str, Any]:
         "parameters": preset.parameters,
         "proof": preset.proof,
         "own": preset.organization_id is not None,
+        "enabled": preset.pk in enabled,
         "replaces": preset.replaces,
         "resolution": preset.resolution,
     }
@@ -122,24 +134,45 @@ def _save_arguments(parser: argparse.ArgumentParser) -> None:
 def _save(cli: Cli, options: argparse.Namespace) -> None:
     server = find(cli, options.server)
     preset = save_as_preset(cli.principal, server, options.name)
-    cli.emit(_as_json(preset))
+    cli.emit(_shown(cli, preset))
     asked = ", ".join(f"{p['name']}=…" for p in preset.parameters)
     cli.say(f"{preset.name} is saved; its secrets are asked for at each use: {asked or 'none'}")
     cli.say(f"Use it: bonobot mcp add NAME --preset {preset.slug}")
 
 
-def _remove_arguments(parser: argparse.ArgumentParser) -> None:
+def _one_preset(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("preset", metavar="PRESET", help="its slug")
 
 
 def _remove(cli: Cli, options: argparse.Namespace) -> None:
-    preset = Preset.objects.named(cli.principal.organization_id, options.preset)
-    if preset is None:
-        raise _unknown(options.preset)
-    shown = _as_json(preset)
+    preset = _find(cli, options.preset)
+    shown = _shown(cli, preset)
     remove_preset(cli.principal, preset)
     cli.emit(shown)
     cli.say(f"{shown['name']} is gone; servers that were made from it stay.")
+
+
+def _switch(
+    write: Callable[[Principal, Preset], None], said: str
+) -> Callable[[Cli, argparse.Namespace], None]:
+    def run(cli: Cli, options: argparse.Namespace) -> None:
+        preset = _find(cli, options.preset)
+        write(cli.principal, preset)
+        cli.emit(_shown(cli, preset))
+        cli.say(said.format(name=preset.name))
+
+    return run
+
+
+def _find(cli: Cli, slug: str) -> Preset:
+    preset: Preset | None = Preset.objects.named(cli.principal.organization_id, slug)
+    if preset is None:
+        raise _unknown(slug)
+    return preset
+
+
+def _shown(cli: Cli, preset: Preset) -> dict[str, Any]:
+    return _as_json(preset, enabled_ids(cli.principal.organization_id))
 
 
 VERBS = (
@@ -161,7 +194,21 @@ VERBS = (
         "remove-preset",
         "Remove a preset of the organization; servers made from it stay.",
         _remove,
-        _remove_arguments,
+        _one_preset,
         ("mcp remove-preset our-documentation",),
+    ),
+    Verb(
+        "enable-preset",
+        "Let an organization add servers from a stdio preset of the catalogue.",
+        _switch(enable, "{name} is enabled for the organization."),
+        _one_preset,
+        ("mcp enable-preset filesystem", "mcp enable-preset filesystem --org acme"),
+    ),
+    Verb(
+        "disable-preset",
+        "Refuse an organization new servers from a stdio preset; its servers stay.",
+        _switch(disable, "{name} is disabled for the organization; its servers stay."),
+        _one_preset,
+        ("mcp disable-preset filesystem", "mcp disable-preset filesystem --org acme"),
     ),
 )

@@ -140,6 +140,12 @@ AREA = Area(
             cli="mcp presets, mcp remove-preset",
         ),
         Deed(
+            "Enable and disable a stdio preset for an organization",
+            admin="preset.enable preset.disable",
+            rest="enable_preset disable_preset",
+            cli="mcp enable-preset, mcp disable-preset",
+        ),
+        Deed(
             "Say which operations of an API are tools",
             admin=(
                 "server.operations server.operation server.operation_preview "

@@ -25,9 +25,11 @@ from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import refuse, screen
 from mcp_servers import registration
 from mcp_servers.admin.forms import PLACES, ServerForm
+from mcp_servers.admin.preset_switching import switch_of
 from mcp_servers.configuration import ServerSpec, allowed_launchers
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import telling
+from mcp_servers.presets.enabling import enabled_ids, may_use
 from mcp_servers.presets.folders import KINDS, allowed_folders
 from mcp_servers.presets.using import preset_named, spec_from
 
@@ -111,9 +113,15 @@ def choose_preset(
     offered = list(Preset.objects.offered_to(principal.organization_id))
     there = {preset.category or telling.OTHER for preset in offered}
     chosen = request.GET.get("category", "")
-    launchers = allowed_launchers()
+    launchers, enabled = allowed_launchers(), enabled_ids(principal.organization_id)
     cards = [
-        Card(preset, destination.url("preset", preset.slug), _may_start(preset, launchers))
+        Card(
+            preset,
+            destination.url("preset", preset.slug),
+            may_start=_may_start(preset, launchers),
+            enabled=preset.pk in enabled,
+            may_use=principal.platform_admin or preset.pk in enabled,
+        )
         for preset in offered
         if chosen in ("", preset.category or telling.OTHER)
     ]
@@ -130,11 +138,16 @@ def choose_preset(
 
 @dataclass(frozen=True)
 class Card:
-    """A preset in the gallery: where it is filled in, and whether its program may be started."""
+    """A preset in the gallery: where it is filled in, and whether its program may be started.
+
+    `enabled` is the organization's state, `may_use` that of the person who looks.
+    """
 
     preset: Preset
     url: str
     may_start: bool
+    enabled: bool
+    may_use: bool
 
     @property
     def secrets(self) -> list[str]:
@@ -221,6 +234,8 @@ def fill_preset(
         signs_in=Server.Auth(preset.auth_type).label,
         form=form,
         may_start=_may_start(preset, allowed_launchers()),
+        may_use=may_use(principal, preset),
+        switch=switch_of(principal, preset),
         folders=_folders(principal, preset),
         box=_box(preset),
     )

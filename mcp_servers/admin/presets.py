@@ -4,10 +4,10 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.db.models import Model, QuerySet
+from django.db.models import Exists, Model, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _t
@@ -28,6 +28,7 @@ from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import ScopedAdmin, Visit, refuse, screen
 from bonobot.tenancy.templatetags.bonobot import badge_html
 from mcp_servers.admin.preset_forms import PresetEditForm, PresetPlainForm, initial, place_of
+from mcp_servers.admin.preset_switching import disable_view, enable_view, switch_of
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import telling
@@ -52,15 +53,18 @@ class CategoryFilter(DropdownFilter):
         return queryset.filter(category=self.value()) if self.value() else queryset
 
 
+NOT_ENABLED = _("A platform administrator has to enable it for this organization.")
+
+
 @register(Preset)
 class PresetAdmin(ScopedAdmin):
     """What is offered to the active organization: its own can be changed, the catalogue's read."""
 
-    list_display = ("preset", "kind", "transport", "signs_in", "whose", "proven")
+    list_display = ("preset", "kind", "transport", "signs_in", "whose", "enabled", "proven")
     list_filter = (CategoryFilter, ("auth_type", MultipleChoicesDropdownFilter), "transport_type")
     search_fields = ("name", "slug", "description", "category")
     fieldsets = (
-        (None, {"fields": ("name", "slug", "about", "kind", "documentation_url")}),
+        (None, {"fields": ("name", "slug", "about", "kind", "documentation_url", "enabled")}),
         (_("How it is reached"), {"fields": ("transport_type", "endpoint", "auth_type", "auth")}),
         (_("What is filled in"), {"fields": ("filled_in",)}),
         (_("Why we believe that it exists"), {"fields": ("stands_in", "evidence")}),
@@ -70,8 +74,39 @@ class PresetAdmin(ScopedAdmin):
     removing = _("Servers that were made from it stay.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Preset]:
-        """Return the platform's presets and the organization's own."""
-        return Preset.objects.offered_to(self.principal(request).organization_id)
+        """Return the platform's presets and the organization's own, each with its state there."""
+        here = self.principal(request).organization_id
+        enabled = Preset.objects.enabled_for(here).filter(pk=OuterRef("pk"))
+        rows: Any = Preset.objects.offered_to(here)
+        found: QuerySet[Preset] = rows.annotate(enabled_here=Exists(enabled))
+        return found
+
+    def get_object(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        """Return a preset with what a platform administrator switches there, if anything."""
+        found: Any = super().get_object(request, *args, **kwargs)
+        if found is not None:
+            found.switch = switch_of(self.principal(request), found)
+        return found
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Add the button to whoever may press it."""
+        found = super().get_fieldsets(request, obj)
+        if getattr(obj, "switch", None) is None:
+            return found
+        (title, first), *others = found
+        return [(title, {**first, "fields": (*first["fields"], "enabling")}), *others]
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add what platform administrators switch."""
+        own = [
+            path(
+                f"<uuid:object_id>/{slug}/",
+                self.admin_site.admin_view(view),
+                name=f"mcp_servers_preset_{slug}",
+            )
+            for slug, view in (("enable", enable_view), ("disable", disable_view))
+        ]
+        return [*own, *super().get_urls()]
 
     def get_actions(self, request: HttpRequest) -> dict[str, Any]:
         """Offer none: presets are changed one by one."""
@@ -171,6 +206,27 @@ class PresetAdmin(ScopedAdmin):
     def whose(self, preset: Preset) -> str:
         """Return who made it."""
         return _t("the organization's") if preset.organization_id else _t("Bonobot's catalogue")
+
+    @display(description=_("enabled"), ordering="enabled_here")
+    def enabled(self, preset: Any) -> SafeString:
+        """Return whether the organization may add servers from it."""
+        if preset.enabled_here:
+            return badge_html("ok", _t("enabled"))
+        return badge_html("pending", _t("not enabled"), NOT_ENABLED)
+
+    @display(description=_("for organizations"))
+    def enabling(self, preset: Any) -> SafeString:
+        """Return the button that enables or disables it for the active organization."""
+        switch = preset.switch
+        text = (
+            _t("Disable for %(organization)s")
+            if switch.enabled
+            else _t("Enable for %(organization)s")
+        )
+        said = text % {"organization": visible(switch.organization.name, 80)}
+        # The page is a form already, which sends its token along.
+        button = '<button class="bb-button bb-slim" formaction="{}">{}</button>'
+        return format_html(button, switch.url, said)
 
     @display(description=_("checked"))
     def proven(self, preset: Preset) -> SafeString | str:

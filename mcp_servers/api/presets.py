@@ -29,6 +29,7 @@ from mcp_servers.api.configurations import (
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import telling
 from mcp_servers.presets.declaring import MOST_PARAMETERS
+from mcp_servers.presets.enabling import disable, enable, enabled_ids
 from mcp_servers.presets.own import PresetSpec, add_preset, alter_in_part, remove_preset
 from mcp_servers.presets.using import preset_named, spec_from
 from mcp_servers.registration import add
@@ -63,6 +64,10 @@ class PresetShape(Shape):
         help_text="Whether its registry no longer knew its package when it was asked last."
     )
     own = serializers.SerializerMethodField(help_text="Whether the organization made it.")
+    enabled = serializers.SerializerMethodField(
+        help_text="Whether the organization may add servers from it. A platform administrator "
+        "enables each stdio preset of the catalogue; all others always are."
+    )
 
     def get_description(self, preset: Preset) -> str:
         """Return what it is, in the reader's language."""
@@ -86,6 +91,10 @@ class PresetShape(Shape):
     def get_own(self, preset: Preset) -> bool:
         """Tell whether the organization made it."""
         return preset.organization_id is not None
+
+    def get_enabled(self, preset: Preset) -> bool:
+        """Tell whether the caller's organization may use it."""
+        return preset.pk in self.context["enabled"]
 
 
 @extend_schema_serializer(
@@ -123,7 +132,28 @@ class PresetBody(Shape):
     )
 
 
-class Presets(Resource):
+class PresetResource(Resource):
+    """Presets as the caller's organization has them."""
+
+    def answer(self, preset: Preset, *, status: int = 200) -> Response:
+        """Show a preset as it is now."""
+        return self.shown(preset, PresetShape, status=status, enabled=self.enabled())
+
+    def enabled(self) -> frozenset[UUID]:
+        """Return the keys of the presets that the caller's organization may use."""
+        return enabled_ids(self.organization_id)
+
+    def preset(self, preset_id: str) -> Preset:
+        """Return the preset with this id or slug; raises `NotFound`."""
+        offered = Preset.objects.offered_to(self.organization_id)
+        with suppress(ValueError):
+            if found := offered.filter(pk=UUID(preset_id)).first():
+                return found
+        named = Preset.objects.named(self.organization_id, preset_id)
+        return found_or_404(named, "preset", preset_id, field="preset_id")
+
+
+class Presets(PresetResource):
     """The catalogue."""
 
     rules = {"GET": READ, "POST": Action.MANAGE_SERVERS}
@@ -135,16 +165,17 @@ class Presets(Resource):
     @operation("list_presets", answer=PresetShape(many=True))
     def get(self, request: object) -> Response:
         """List the platform's presets and the organization's own."""
-        return self.listed(Preset.objects.offered_to(self.organization_id), PresetShape)
+        offered = Preset.objects.offered_to(self.organization_id)
+        return self.listed(offered, PresetShape, enabled=self.enabled())
 
     @operation("add_preset", body=PresetBody, answer=PresetShape, status=201)
     def post(self, request: object) -> Response:
         """Make a preset of the organization; those that start a program, platform admins make."""
         preset = add_preset(self.principal, PresetSpec(**self.read(PresetBody)))
-        return self.shown(preset, PresetShape, status=201)
+        return self.answer(preset, status=201)
 
 
-class OnePreset(Resource):
+class OnePreset(PresetResource):
     """One preset, by id or slug."""
 
     rules = {"GET": READ, "PATCH": Action.MANAGE_SERVERS, "DELETE": Action.MANAGE_SERVERS}
@@ -152,32 +183,59 @@ class OnePreset(Resource):
     @operation("get_preset", answer=PresetShape)
     def get(self, request: object, preset_id: str) -> Response:
         """Show a preset."""
-        return self.shown(self._preset(preset_id), PresetShape)
+        return self.answer(self.preset(preset_id))
 
     @operation("change_preset", body=PresetBody, answer=PresetShape)
     def patch(self, request: object, preset_id: str) -> Response:
         """Change a preset of the organization; servers made from it keep what they have."""
-        preset = self._preset(preset_id)
+        preset = self.preset(preset_id)
         alter_in_part(self.principal, preset, self.read(PresetBody, partial=True))
-        return self.shown(preset, PresetShape)
+        return self.answer(preset)
 
     @operation("remove_preset", status=204)
     def delete(self, request: object, preset_id: str) -> Response:
         """Remove a preset of the organization; servers made from it stay."""
-        remove_preset(self.principal, self._preset(preset_id))
+        remove_preset(self.principal, self.preset(preset_id))
         return Response(status=204)
 
-    def _preset(self, preset_id: str) -> Preset:
-        offered = Preset.objects.offered_to(self.organization_id)
-        with suppress(ValueError):
-            if found := offered.filter(pk=UUID(preset_id)).first():
-                return found
-        named = Preset.objects.named(self.organization_id, preset_id)
-        return found_or_404(named, "preset", preset_id, field="preset_id")
+
+class EnablePreset(PresetResource):
+    """A preset's use by the organization, allowed."""
+
+    rules = {"POST": Action.MANAGE_SERVERS}
+
+    @operation("enable_preset", answer=PresetShape)
+    def post(self, request: object, preset_id: str) -> Response:
+        """Enable a stdio preset of the catalogue for the organization.
+
+        For platform administrators alone. Problems: `platform_admin_only`, `preset_always_enabled`.
+        """
+        preset = self.preset(preset_id)
+        enable(self.principal, preset)
+        return self.answer(preset)
+
+
+class DisablePreset(PresetResource):
+    """A preset's use by the organization, refused."""
+
+    rules = {"POST": Action.MANAGE_SERVERS}
+
+    @operation("disable_preset", answer=PresetShape)
+    def post(self, request: object, preset_id: str) -> Response:
+        """Disable a stdio preset of the catalogue for the organization; its servers stay.
+
+        For platform administrators alone. Problems: `platform_admin_only`, `preset_always_enabled`.
+        """
+        preset = self.preset(preset_id)
+        disable(self.principal, preset)
+        return self.answer(preset)
 
 
 def add_from_preset(principal: Principal, body: dict[str, Any], **where: Any) -> Server:
-    """Add a server from the preset that the body names; raises `NotFound`, `Invalid`."""
+    """Add a server from the preset that the body names.
+
+    Raises `NotFound`, `Invalid`, and `Forbidden` (`preset_not_enabled`).
+    """
     preset = preset_named(principal, body["preset"])
     common = {name: body[name] for name in ("name", "enabled") if name in body}
     spec = spec_from(principal, preset, body.get("parameters", {}), **common)

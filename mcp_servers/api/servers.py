@@ -121,7 +121,8 @@ class Servers(ServerResource):
         """Add a server to the pool.
 
         Either with its configuration, or with `preset` and `parameters`. A `stdio` command can be
-        set by a platform administrator only; presets are for everyone who manages servers.
+        set by a platform administrator only; presets are for everyone who manages servers, stdio
+        ones where they are enabled (else `preset_not_enabled`).
         """
         if "preset" in self.members():
             server = add_from_preset(self.principal, self.read(NewPresetServerBody))

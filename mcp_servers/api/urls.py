@@ -10,6 +10,8 @@ DEFINITION = f"{ONE}/definitions/<str:definition_id>"
 urlpatterns = [
     path("presets", presets.Presets.as_view(), name="presets"),
     path("presets/<str:preset_id>", presets.OnePreset.as_view(), name="preset"),
+    path("presets/<str:preset_id>/enable", presets.EnablePreset.as_view(), name="preset-enable"),
+    path("presets/<str:preset_id>/disable", presets.DisablePreset.as_view(), name="preset-disable"),
     path("mcp-servers/export", exports.Export.as_view(), name="export"),
     path("mcp-servers/openapi/preview", openapi.ApiPreview.as_view(), name="openapi-preview"),
     path(

@@ -10,6 +10,8 @@ from django.utils.translation import gettext_lazy as _
 
 from bonobot.tenancy.scoped import Governed, GovernedQuerySet
 
+STDIO = "stdio"
+
 
 class PresetQuerySet(GovernedQuerySet):
     """Presets as an organization sees them."""
@@ -23,6 +25,17 @@ class PresetQuerySet(GovernedQuerySet):
         """Return the one that a slug means there: the organization's own before the platform's."""
         offered = self.offered_to(organization_id).filter(slug=slug)
         return offered.order_by(models.F("organization").desc(nulls_last=True)).first()
+
+    def enabled_for(self, organization_id: uuid.UUID) -> "PresetQuerySet":
+        """Keep those that the organization may use.
+
+        The catalogue's stdio presets start programs on this host: each one has to be enabled for
+        an organization. All others need nothing.
+        """
+        links = Preset.enabled_for.through._default_manager
+        enabled = links.filter(preset=models.OuterRef("pk"), organization=organization_id)
+        needs_enabling = models.Q(organization__isnull=True, transport_type=STDIO)
+        return self.filter(~needs_enabling | models.Exists(enabled))
 
     def platform(self) -> "PresetQuerySet":
         """Keep those that come from the shipped catalogue."""
@@ -38,6 +51,8 @@ class Preset(Governed):
     `asked_at`; empty until then. `replaces` names what it stands in for: names in use elsewhere
     that don't exist. `catalogue` is the digest of the file that a platform row was loaded from.
     A server's tools are labelled by what its preset says of them: decisions depend on it.
+    `enabled_for` holds the organizations that a platform administrator enabled a stdio preset of
+    the catalogue for; it says nothing of other presets.
     """
 
     observed_fields: ClassVar[frozenset[str]] = frozenset({"resolution"})
@@ -68,6 +83,9 @@ class Preset(Governed):
     resolution = models.JSONField(_("registry's answer"), default=dict, blank=True, editable=False)
     catalogue = models.CharField(max_length=64, blank=True, default="", editable=False)
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    enabled_for = models.ManyToManyField(
+        "tenancy.Organization", blank=True, editable=False, related_name="+"
+    )
 
     objects: ClassVar = PresetQuerySet.as_manager()
 
@@ -101,6 +119,11 @@ class Preset(Governed):
         if self._state.adding:
             return set()
         return self.organizations_of(type(self)._default_manager.filter(pk=self.pk))
+
+    @property
+    def needs_enabling(self) -> bool:
+        """Tell whether organizations may use it only once it was enabled for them."""
+        return self.organization_id is None and self.transport_type == STDIO
 
     @property
     def gone(self) -> bool:

@@ -9,6 +9,7 @@ from bonobot.tenancy.principals import Principal
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets.catalogue import fill
+from mcp_servers.presets.enabling import check_enabled
 from mcp_servers.presets.folders import settled
 
 
@@ -34,8 +35,10 @@ def spec_from(
 ) -> ServerSpec:
     """Return the server that the values make of a preset in the principal's organization.
 
-    Raises the problems of `catalogue.fill`, and for programs those of `folders.settled`.
+    Raises the problems of `catalogue.fill`, and for programs those of `folders.settled` and
+    `enabling.check_enabled`.
     """
+    check_enabled(principal, preset)
     spec = fill(preset, values, name=name, **common)
     if preset.transport_type != Server.Transport.STDIO:
         return spec

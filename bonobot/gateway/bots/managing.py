@@ -100,7 +100,8 @@ OPERATIONS = (
         hints=Hints(destroys=False, reaches_out=True),
         name="add_preset_server",
         title="Add a server to the pool from a preset",
-        about="`list_presets` tells which there are, and what each has to be told.",
+        about="`list_presets` tells which there are, what each has to be told, and whether it is "
+        "enabled.",
         body="NewPresetServerRequest",
         veiled=SECRETIVE,
     ),

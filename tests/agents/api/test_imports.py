@@ -12,6 +12,7 @@ from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Role
 from mcp_servers.api.progress import CHECK_DUE
 from mcp_servers.models import Preset, Server
+from mcp_servers.presets.enabling import enable
 from mcp_servers.status import record_contact, record_failure
 from mcp_servers.tasks import check_due
 from tests import desk, rest
@@ -179,7 +180,7 @@ def test_the_progress_of_many_servers_takes_as_many_queries(
 
 
 @pytest.fixture
-def preset() -> Preset:
+def preset(acme) -> Preset:
     made: Preset = Preset.objects.create(
         slug="notes",
         name="Notes",
@@ -188,6 +189,7 @@ def preset() -> Preset:
         endpoint_config={"command": "uvx", "args": ["notes-mcp@1.2.3", "--folder", "${FOLDER}"]},
         parameters=[{"name": "FOLDER", "label": "Folder", "secret": False, "required": True}],
     )
+    enable(casting.administrator(acme), made)
     return made
 
 

@@ -57,6 +57,29 @@ def test_an_organization_is_made_and_its_audit_begins_with_that(bonobot, acme):
     assert (refused.status, refused.error["field"]) == (1, "slug")
 
 
+def test_a_stdio_preset_is_enabled_and_disabled_for_an_organization(bonobot, acme):
+    load_presets()
+    casting.organization("other")
+
+    def state(org: str) -> tuple[bool, str]:
+        (row,) = bonobot("mcp", "presets", "time", "--org", org, "--json").json
+        line = bonobot("mcp", "presets", "time", "--org", org).out.splitlines()[-1]
+        return row["enabled"], " ".join(line.split()[:4])
+
+    assert state("acme") == (False, "time reference no Tells")
+    done = bonobot("mcp", "enable-preset", "time", "--org", "acme")
+    assert (done.status, done.out) == (0, "Time is enabled for the organization.\n")
+    assert state("acme")[0] is True
+    assert "time reference yes" in state("acme")[1]
+    assert state("other")[0] is False
+    assert (
+        bonobot("mcp", "disable-preset", "time", "--org", "acme", "--json").json["enabled"] is False
+    )
+    assert state("acme")[0] is False
+    refused = bonobot("mcp", "enable-preset", "linear", "--org", "acme", "--json")
+    assert (refused.status, refused.error["code"]) == (1, "preset_always_enabled")
+
+
 def test_a_preset_of_the_catalogue_stays_and_ones_own_goes(bonobot, acme):
     load_presets()
     refused = bonobot("mcp", "remove-preset", "time", "--json")

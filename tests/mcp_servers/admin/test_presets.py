@@ -8,6 +8,7 @@ from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Role
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.models import Preset, Server
+from mcp_servers.presets.enabling import enable
 from mcp_servers.presets.own import PresetSpec, add_preset
 from mcp_servers.registration import add
 from tests import desk
@@ -82,6 +83,7 @@ def test_a_launcher_that_is_not_allowed_says_who_can_change_that(
 
 
 def test_a_folder_elsewhere_is_refused_at_its_field(acme: Organization, seat: desk.Desk) -> None:
+    enable(casting.administrator(acme), Preset.objects.get(slug="filesystem"))
     page = seat.get("mcp_servers_server_preset", "filesystem")
     assert "workspaces/acme" in page
     fields = {"name": "files", "parameter-FOLDER": "/etc"}

@@ -1,0 +1,79 @@
+"""Enable and disable stdio presets in the admin: a button for platform administrators."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseNotAllowed
+from django.http.response import HttpResponseBase
+from django.urls import reverse
+from django.utils.translation import gettext as _t
+
+from bonobot.lib.problems import NotFound
+from bonobot.lib.sayings import say
+from bonobot.lib.untrusted import visible
+from bonobot.tenancy.active import principal_of
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.screens import back
+from mcp_servers.models import Preset
+from mcp_servers.presets.enabling import disable, enable, is_enabled
+
+View = Callable[..., HttpResponseBase]
+
+
+@dataclass(frozen=True)
+class PresetSwitch:
+    """What the button shows: the organization, and whether the preset is enabled there."""
+
+    organization: Organization
+    enabled: bool
+    url: str
+
+
+def switch_of(principal: Principal, preset: Preset) -> PresetSwitch | None:
+    """Return the button for a preset (2 queries); None where nothing can be switched."""
+    if not principal.platform_admin or not preset.needs_enabling:
+        return None
+    organization = Organization.objects.get(pk=principal.organization_id)
+    enabled = is_enabled(organization.pk, preset)
+    way = "disable" if enabled else "enable"
+    url = reverse(f"admin:mcp_servers_preset_{way}", args=[preset.pk])
+    return PresetSwitch(organization, enabled, url)
+
+
+def enable_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
+    """Enable a preset for the active organization."""
+    return _switch(request, object_id, enabled=True)
+
+
+def disable_view(request: HttpRequest, object_id: UUID) -> HttpResponseBase:
+    """Disable a preset for the active organization."""
+    return _switch(request, object_id, enabled=False)
+
+
+def _switch(request: HttpRequest, object_id: UUID, *, enabled: bool) -> HttpResponseBase:
+    if request.method != "POST":
+        return HttpResponseNotAllowed(["POST"])
+    principal = principal_of(request)
+    offered = Preset.objects.offered_to(principal.organization_id)
+    preset: Preset | None = offered.filter(pk=object_id).first()
+    if preset is None:
+        raise NotFound(
+            say("There is no preset {slug!r} here.", slug=str(object_id)),
+            remedy="Check the organization that you are working in.",
+        )
+    said: dict[str, Any] = {
+        "preset": visible(preset.name),
+        "organization": Organization.objects.get(pk=principal.organization_id).name,
+    }
+    if enabled:
+        enable(principal, preset)
+        messages.success(request, _t("%(preset)s is enabled for %(organization)s.") % said)
+    else:
+        disable(principal, preset)
+        text = _t("%(preset)s is disabled for %(organization)s. Its servers stay.")
+        messages.success(request, text % said)
+    return back(request, reverse("admin:mcp_servers_preset_change", args=[preset.pk]))

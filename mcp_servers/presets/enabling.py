@@ -1,0 +1,103 @@
+"""Enable stdio presets for organizations: for platform administrators alone, audited.
+
+A stdio preset of the catalogue starts a program on this host, so an organization may use it only
+once a platform administrator enabled it there. HTTP presets start nothing, and an organization's
+own stdio presets were written by a platform administrator: both need nothing.
+"""
+
+from uuid import UUID
+
+from bonobot.ledger.changes import change
+from bonobot.lib.problems import Forbidden, Invalid
+from bonobot.lib.sayings import say
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.principals import Principal
+from mcp_servers.models import Preset
+
+
+def is_enabled(organization_id: UUID, preset: Preset) -> bool:
+    """Tell whether an organization may use a preset (a query, for a stdio preset)."""
+    if not preset.needs_enabling:
+        return True
+    return Preset.objects.enabled_for(organization_id).filter(pk=preset.pk).exists()
+
+
+def enabled_ids(organization_id: UUID) -> frozenset[UUID]:
+    """Return the keys of the presets that are offered to an organization and that it may use."""
+    offered = Preset.objects.offered_to(organization_id).enabled_for(organization_id)
+    return frozenset(offered.order_by().values_list("pk", flat=True))
+
+
+def may_use(principal: Principal, preset: Preset) -> bool:
+    """Tell whether a principal may make a server from a preset; platform administrators may."""
+    return principal.platform_admin or is_enabled(principal.organization_id, preset)
+
+
+def check_enabled(principal: Principal, preset: Preset) -> None:
+    """Raise `Forbidden` (`preset_not_enabled`) unless the principal may use the preset."""
+    if may_use(principal, preset):
+        return
+    raise Forbidden(
+        say("The preset `{slug}` isn't enabled for this organization.", slug=preset.slug),
+        code="preset_not_enabled",
+        field="preset",
+        rule="presets",
+        remedy=say(
+            "It starts a program on this host, so a platform administrator has to enable it: on "
+            "the preset's page, or with `bonobot mcp enable-preset {slug}`.",
+            slug=preset.slug,
+        ),
+    )
+
+
+def enable(principal: Principal, preset: Preset) -> None:
+    """Let the principal's organization use a preset; does nothing where it may already.
+
+    Raises `Forbidden` (`platform_admin_only`), and `Invalid` (`preset_always_enabled`) for a preset
+    that needs no enabling.
+    """
+    _switch(principal, preset, enabled=True)
+
+
+def disable(principal: Principal, preset: Preset) -> None:
+    """Refuse new servers from a preset in the principal's organization; existing ones stay.
+
+    Raises as `enable`.
+    """
+    _switch(principal, preset, enabled=False)
+
+
+def _switch(principal: Principal, preset: Preset, *, enabled: bool) -> None:
+    if not principal.platform_admin:
+        raise Forbidden(
+            "Only a platform administrator may enable or disable a preset.",
+            code="platform_admin_only",
+            field="preset",
+            rule="stdio",
+            remedy="Ask a platform administrator.",
+        )
+    if not preset.needs_enabling:
+        raise Invalid(
+            say("The preset `{slug}` is always enabled.", slug=preset.slug),
+            code="preset_always_enabled",
+            field="preset",
+            remedy="Only the catalogue's stdio presets are enabled for each organization.",
+        )
+    if is_enabled(principal.organization_id, preset) == enabled:
+        return
+    organization = Organization.objects.get(pk=principal.organization_id)
+    action = "preset_enabled" if enabled else "preset_disabled"
+    with change(
+        organization_id=organization.pk,
+        actor=principal.actor,
+        action=action,
+        resource_type="mcp_preset",
+        resource_id=str(preset.pk),
+        resource_name=preset.name,
+        details={"preset": preset.slug},
+        governed=False,
+    ):
+        if enabled:
+            preset.enabled_for.add(organization)
+        else:
+            preset.enabled_for.remove(organization)

@@ -1,0 +1,380 @@
+"""Stdio presets of the catalogue are off for an organization until they are enabled there."""
+
+from argparse import Namespace
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+
+from bonobot.cli import group, servers
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Forbidden, Invalid
+from bonobot.portability.applying import apply
+from bonobot.portability.documents import read_wanted
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from mcp_servers.importing import plan
+from mcp_servers.models import Preset, Server
+from mcp_servers.presets.enabling import disable, enable, enabled_ids, may_use
+from mcp_servers.presets.loading import load_presets
+from mcp_servers.presets.using import preset_named, spec_from
+from mcp_servers.registration import add
+from tests import desk, rest
+from tests.agents import casting
+from tests.rest import Rest
+
+pytestmark = pytest.mark.django_db
+
+CODE = "preset_not_enabled"
+BODY = {"preset": "time", "name": "clock"}
+ROLES = (Role.OWNER, Role.OPERATOR, Role.REVIEWER, Role.AUDITOR, Role.MEMBER)
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def operator(acme: Organization) -> Rest:
+    return rest.as_role(acme, Role.OPERATOR)
+
+
+@pytest.fixture
+def preset() -> Preset:
+    found: Preset = Preset.objects.platform().get(slug="time")
+    return found
+
+
+def recorded(where: Organization) -> list[tuple[str, str]]:
+    """Return what the audit of an organization says of presets."""
+    rows = AuditRow.objects.filter(organization_id=where.pk, resource_type="mcp_preset")
+    return list(rows.order_by("seq").values_list("action", "resource_name"))
+
+
+# -- The rule ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_stdio_preset_is_refused_to_every_role_until_it_is_enabled(
+    acme: Organization, preset: Preset, role: Role
+) -> None:
+    person = casting.person(acme, role)
+    assert not may_use(person, preset)
+    with pytest.raises(Forbidden) as refused:
+        spec_from(person, preset, {})
+    assert (refused.value.code, refused.value.field) == (CODE, "preset")
+    assert "platform administrator" in refused.value.remedy
+    assert "bonobot mcp enable-preset time" in refused.value.remedy
+    enable(casting.administrator(acme), preset)
+    assert spec_from(person, preset, {}).transport_type == "stdio"
+
+
+def test_every_stdio_preset_is_off_and_every_http_preset_is_on(acme: Organization) -> None:
+    here = enabled_ids(acme.pk)
+    of = {row.pk: row.transport_type for row in Preset.objects.platform()}
+    assert {of[pk] for pk in here} == {"http"}
+    assert {of[pk] for pk in of.keys() - here} == {"stdio"}
+
+
+def test_platform_administrators_may_always_use_it(acme: Organization, preset: Preset) -> None:
+    assert spec_from(casting.administrator(acme), preset, {}).endpoint_config["command"]
+
+
+def test_an_organizations_own_stdio_preset_needs_no_enabling(acme: Organization) -> None:
+    own = Preset.objects.create(
+        organization=acme,
+        slug="time",
+        name="Our time",
+        transport_type="stdio",
+        endpoint_config={"command": "uvx", "args": ["mcp-server-time@2026.1.1"]},
+    )
+    person = casting.person(acme, Role.OPERATOR)
+    assert preset_named(person, "time") == own
+    assert may_use(person, own)
+    assert own.pk in enabled_ids(acme.pk)
+
+
+def test_the_refusal_comes_before_a_folder_is_made(
+    acme: Organization, settings: Any, tmp_path: Any
+) -> None:
+    settings.BONOBOT_VAR = tmp_path
+    person = casting.person(acme, Role.OPERATOR)
+    files = preset_named(person, "filesystem")
+    with pytest.raises(Forbidden):
+        spec_from(person, files, {"FOLDER": str(tmp_path / "workspaces" / "acme" / "papers")})
+    assert not (tmp_path / "workspaces").exists()
+
+
+def test_registering_with_a_preset_checks_it_too(acme: Organization, preset: Preset) -> None:
+    """Naming a preset lets a command through, whoever filled it."""
+    spec = spec_from(casting.administrator(acme), preset, {})
+    with pytest.raises(Forbidden) as refused:
+        add(casting.person(acme, Role.OPERATOR), spec, preset=preset)
+    assert refused.value.code == CODE
+
+
+# -- Enabling and disabling ----------------------------------------------------------------------
+
+
+def test_it_is_enabled_for_one_organization_alone(acme: Organization, preset: Preset) -> None:
+    other = casting.organization("other")
+    enable(casting.administrator(acme), preset)
+    assert may_use(casting.person(acme, Role.OPERATOR), preset)
+    assert not may_use(casting.person(other, Role.OPERATOR), preset)
+    assert preset.pk in enabled_ids(acme.pk)
+    assert preset.pk not in enabled_ids(other.pk)
+
+
+def test_disabling_refuses_new_servers_and_leaves_existing_ones(
+    acme: Organization, preset: Preset, operator: Rest
+) -> None:
+    boss = casting.administrator(acme)
+    enable(boss, preset)
+    made = operator.post("mcp-servers", BODY)
+    assert made.status == 201, made
+    disable(boss, preset)
+    assert operator.post("mcp-servers", BODY | {"name": "second"}).code == CODE
+    path = f"mcp-servers/{made.json['id']}"
+    assert operator.patch(path, {"description": "Tells the time."}).status == 200
+    assert operator.post(f"{path}/disable").status == 200
+    assert operator.post(f"{path}/enable").json["enabled"] is True
+    assert Server.objects.get().preset == preset
+
+
+def test_both_are_recorded_once(acme: Organization, preset: Preset) -> None:
+    boss = casting.administrator(acme)
+    disable(boss, preset)
+    enable(boss, preset)
+    enable(boss, preset)
+    disable(boss, preset)
+    disable(boss, preset)
+    assert recorded(acme) == [("preset_enabled", "Time"), ("preset_disabled", "Time")]
+
+
+@pytest.mark.parametrize("write", [enable, disable])
+def test_only_a_platform_administrator_may(acme: Organization, preset: Preset, write: Any) -> None:
+    with pytest.raises(Forbidden) as refused:
+        write(casting.person(acme, Role.OWNER), preset)
+    assert refused.value.code == "platform_admin_only"
+    assert recorded(acme) == []
+
+
+@pytest.mark.parametrize("write", [enable, disable])
+def test_a_preset_that_needs_no_enabling_says_so(acme: Organization, write: Any) -> None:
+    own = Preset.objects.create(organization=acme, slug="o", name="O", transport_type="stdio")
+    for one in (own, Preset.objects.platform().get(slug="linear")):
+        with pytest.raises(Invalid) as refused:
+            write(casting.administrator(acme), one)
+        assert (refused.value.code, refused.value.field) == ("preset_always_enabled", "preset")
+
+
+def test_loading_the_catalogue_again_keeps_what_was_enabled(
+    acme: Organization, preset: Preset
+) -> None:
+    enable(casting.administrator(acme), preset)
+    Preset.objects.filter(pk=preset.pk).update(description="Older.", catalogue="older")
+    load_presets()
+    assert preset.pk in enabled_ids(acme.pk)
+
+
+def test_an_organization_with_enabled_presets_can_be_deleted(
+    acme: Organization, preset: Preset
+) -> None:
+    enable(casting.administrator(acme), preset)
+    acme.delete()
+    assert Preset.objects.filter(pk=preset.pk).exists()
+
+
+# -- Every surface -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of", ["mcp-servers", "agents/helper/mcp-servers"])
+def test_over_rest_an_operator_is_refused_until_it_is_enabled(
+    acme: Organization, operator: Rest, of: str
+) -> None:
+    casting.agent(acme)
+    answer = operator.post(of, BODY)
+    assert (answer.status, answer.code, answer.json["field"]) == (403, CODE, "preset")
+    assert not Server.objects.exists()
+    assert rest.as_administrator().post("presets/time/enable").json["enabled"] is True
+    assert operator.post(of, BODY).status == 201
+
+
+def test_over_rest_presets_say_whether_they_are_enabled(acme: Organization, operator: Rest) -> None:
+    def states() -> dict[str, bool]:
+        rows = operator.get("presets?limit=500").json["results"]
+        return {row["slug"]: row["enabled"] for row in rows}
+
+    assert (states()["time"], states()["linear"]) == (False, True)
+    assert operator.get("presets/time").json["enabled"] is False
+    root = rest.as_administrator()
+    assert root.post("presets/time/enable").json["enabled"] is True
+    assert states()["time"] is True
+    other = rest.as_role(casting.organization("other"), Role.OPERATOR)
+    assert other.get("presets/time").json["enabled"] is False
+    assert root.post("presets/time/disable", Bonobot_Organization="acme").json["enabled"] is False
+    assert states()["time"] is False
+
+
+@pytest.mark.parametrize("way", ["enable", "disable"])
+def test_over_rest_only_a_platform_administrator_enables(operator: Rest, way: str) -> None:
+    answer = operator.post(f"presets/time/{way}")
+    assert (answer.status, answer.code) == (403, "platform_admin_only")
+    assert operator.post(f"presets/nothing/{way}").status == 404
+    always = rest.as_administrator().post(f"presets/linear/{way}")
+    assert (always.status, always.code) == (400, "preset_always_enabled")
+
+
+def test_an_http_preset_is_added_by_an_operator_as_before(operator: Rest) -> None:
+    assert operator.post("mcp-servers", {"preset": "linear"}).status == 201
+
+
+def test_the_list_asks_no_more_the_more_presets_there_are(
+    acme: Organization, operator: Rest, django_assert_max_num_queries: Any
+) -> None:
+    with django_assert_max_num_queries(10):
+        assert len(operator.get("presets?limit=500").json["results"]) > 40
+
+
+def test_the_command_line_refuses_whoever_is_no_platform_administrator(
+    acme: Organization, preset: Preset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Today it always works as one; the rule doesn't depend on that."""
+    person = casting.person(acme, Role.OPERATOR)
+    monkeypatch.setattr(group, "cli_principal", lambda _: person)
+    cli = group.Cli(org="acme", as_json=True, stdout=StringIO(), stderr=StringIO())
+    with pytest.raises(Forbidden) as refused:
+        servers._from_preset(cli, Namespace(preset="time", set=None), {"name": "clock"})
+    assert refused.value.code == CODE
+
+
+@pytest.mark.parametrize(
+    ("page", "args"),
+    [
+        ("mcp_servers_server_preset", ()),
+        ("first_run_preset", ()),
+        ("agents_agent_preset", ("agent",)),
+    ],
+)
+def test_in_the_admin_an_operator_is_refused_until_it_is_enabled(
+    acme: Organization, preset: Preset, page: str, args: tuple[str, ...]
+) -> None:
+    where = (*([casting.agent(acme).pk] if args else []), "time")
+    seat = desk.sit(acme, Role.OPERATOR)
+    fields = {"name": "clock", "parameter-TIMEZONE": "UTC"}
+    opened = seat.get(page, *where)
+    assert "A platform administrator has to enable it for this organization." in opened
+    assert CODE in seat.post(page, *where, **fields)
+    assert not Server.objects.exists()
+    enable(casting.administrator(acme), preset)
+    assert "has to enable it" not in seat.get(page, *where)
+    seat.post(page, *where, **fields)
+    assert Server.objects.get().preset == preset
+
+
+def test_the_gallery_links_what_may_be_used_and_says_who_enables_the_rest(
+    acme: Organization, preset: Preset
+) -> None:
+    seat = desk.sit(acme, Role.OPERATOR)
+    link = desk.url("mcp_servers_server_preset", "time")
+    page = seat.get("mcp_servers_server_presets")
+    assert not desk.links(page, link)
+    assert desk.links(page, desk.url("mcp_servers_server_preset", "linear"))
+    off = Preset.objects.platform().filter(transport_type="stdio").count()
+    said = "A platform administrator has to enable it for this organization."
+    assert desk.words(page).count(said) == off
+    assert desk.links(desk.sit(acme, None).get("mcp_servers_server_presets"), link)
+    enable(casting.administrator(acme), preset)
+    page = seat.get("mcp_servers_server_presets")
+    assert desk.links(page, link)
+    assert desk.words(page).count(said) == off - 1
+
+
+def test_a_platform_administrator_switches_it_on_its_page(
+    acme: Organization, preset: Preset
+) -> None:
+    root = desk.sit(acme, None)
+    for page in (
+        root.get("mcp_servers_server_preset", "time"),
+        root.get("mcp_servers_preset_change", preset.pk),
+    ):
+        assert "Enable for Acme" in page
+        form = page[: page.index("Enable for Acme")].rpartition("<form")[2]
+        assert "csrfmiddlewaretoken" in form
+        assert desk.url("mcp_servers_preset_enable", preset.pk) in form
+    root.post("mcp_servers_preset_enable", preset.pk)
+    assert root.messages == ["Time is enabled for Acme."]
+    assert preset.pk in enabled_ids(acme.pk)
+    assert "Disable for Acme" in root.get("mcp_servers_server_preset", "time")
+    assert "Disable for Acme" in root.get("mcp_servers_preset_change", preset.pk)
+    root.post("mcp_servers_preset_disable", preset.pk)
+    assert root.messages == ["Time is disabled for Acme. Its servers stay."]
+    assert preset.pk not in enabled_ids(acme.pk)
+    assert "Enable for Acme" not in root.get("mcp_servers_server_preset", "linear")
+
+
+def test_nobody_else_is_offered_the_switch_or_gets_through(
+    acme: Organization, preset: Preset
+) -> None:
+    owner = desk.sit(acme, Role.OWNER)
+    assert "Enable for" not in owner.get("mcp_servers_server_preset", "time")
+    assert "Enable for" not in owner.get("mcp_servers_preset_change", preset.pk)
+    for way in ("enable", "disable"):
+        page = owner.post(f"mcp_servers_preset_{way}", preset.pk, status=403)
+        assert "platform_admin_only" in page
+        owner.get(f"mcp_servers_preset_{way}", preset.pk, status=405)
+    assert preset.pk not in enabled_ids(acme.pk)
+
+
+def test_the_list_of_presets_tells_the_state(acme: Organization, preset: Preset) -> None:
+    seat = desk.sit(acme, Role.OPERATOR)
+    assert "not enabled" in seat.get("mcp_servers_preset_changelist", q="time zones")
+    assert "not enabled" in seat.get("mcp_servers_preset_change", preset.pk)
+    enable(casting.administrator(acme), preset)
+    assert "not enabled" not in seat.get("mcp_servers_preset_change", preset.pk)
+
+
+DECLARED = """servers:
+  clock:
+    transport: stdio
+    command: uvx
+    args: [mcp-server-time@2026.1.1]
+"""
+
+
+def test_imports_and_declarations_know_no_presets_and_refuse_commands(acme: Organization) -> None:
+    """They set a command, which an operator may only by a preset: enabling one opens neither."""
+    person = casting.person(acme, Role.OPERATOR)
+    enable(casting.administrator(acme), preset_named(person, "time"))
+    (declared,) = apply(person, read_wanted(DECLARED, {})).problems
+    pasted = '{"mcpServers": {"clock": {"command": "uvx", "args": ["mcp-server-time@2026.1.1"]}}}'
+    ((imported,),) = (one.problems for one in plan(person, pasted))
+    assert {declared.code, imported.code} == {"platform_admin_only"}
+    assert not Server.objects.exists()
+
+
+# -- Installations from before -------------------------------------------------------------------
+
+
+def test_migrating_enables_what_an_organization_has_a_server_of(
+    acme: Organization, preset: Preset
+) -> None:
+    boss, other = casting.administrator(acme), casting.organization("other")
+    for number in range(2):
+        add(boss, spec_from(boss, preset, {}, name=f"clock{number}"), preset=preset)
+    linear = Preset.objects.platform().get(slug="linear")
+    add(boss, spec_from(boss, linear, {}), preset=linear)
+    assert preset.pk not in enabled_ids(acme.pk)
+    migration = MigrationLoader(connection).disk_migrations[
+        "mcp_servers", "0002_preset_enabled_for"
+    ]
+    code = migration.operations[-1].code  # type: ignore[attr-defined]
+    for _ in range(2):
+        code(apps, SimpleNamespace(connection=connection))
+    assert list(Preset.objects.filter(enabled_for=acme)) == [preset]
+    assert not Preset.objects.filter(enabled_for=other).exists()
