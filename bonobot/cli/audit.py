@@ -162,13 +162,15 @@ def _report(cli: Cli, options: argparse.Namespace) -> Report:
         else:
             with Path(options.heads).open(encoding="utf-8") as lines:
                 known = list(anchors.anchors(organization_id, lines))
+            if not known:
+                raise ValueError("It holds no signed head of this organization.")
     except (OSError, ValueError) as error:
         path = options.file or options.heads or str(anchors.folder())
         raise Invalid(
             f"{path!r} can't be used: {error}",
             code="unusable_file",
             field="--file" if options.file else "--heads",
-            remedy="Name a file that `bonobot audit` wrote.",
+            remedy="Name a file that `bonobot audit` wrote, or lines of the log.",
         ) from error
     return _stepwise(cli, known, afresh=not options.onward)
 

@@ -20,9 +20,12 @@ from bonobot.ledger.models import Head
 from bonobot.ledger.signing import Signer, Statement
 from bonobot.lib.keys import private_folder
 
-logger = logging.getLogger("bonobot.ledger.heads")
-
+LOGGER = "bonobot.ledger.heads"
 KIND = "head"
+IN_TEXT = f"{LOGGER}: "
+MEMBER = f"{KIND}="
+
+logger = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,8 @@ def heads(organization_id: UUID | None = None) -> list[dict[str, Any]]:
 def export() -> int:
     """Append the ends of the chains that moved since the last export; return how many.
 
-    Each goes to the log, too (`bonobot.ledger.heads`), for whoever collects logs elsewhere.
+    Each goes to the log, too (`bonobot.ledger.heads`), for whoever collects logs elsewhere: as
+    values beside the message, since a signature in a text is masked like any other.
     """
     known = _last_positions()
     moved = [one for one in heads() if known.get(one["organization_id"], 0) < one["seq"]]
@@ -77,18 +81,21 @@ def export() -> int:
         lines = [json.dumps(one, sort_keys=True) for one in moved]
         with _current().open("a", encoding="utf-8") as file:
             file.write("".join(f"{line}\n" for line in lines))
-        for line in lines:
-            logger.info("%s", line)
+        for one in moved:
+            logger.info("signed the end of a chain", extra={KIND: one})
     return len(moved)
 
 
 def anchors(organization_id: UUID, lines: Iterable[str]) -> Iterator[Anchor]:
-    """Yield one organization's anchors out of exported lines; raise ValueError for a forged one."""
+    """Yield one organization's anchors out of exported lines, or lines of the log.
+
+    Raises ValueError for a forged one, and for a line that is neither.
+    """
     holds = signer().holds
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        statement = _parsed(line, number)
+        statement = _statement(line, number)
         if statement.get("organization_id") != str(organization_id):
             continue
         if statement.get("kind") != KIND or not holds(statement):
@@ -101,6 +108,19 @@ def kept_lines() -> Iterator[str]:
     for path in sorted(folder().glob("*.jsonl")):
         with path.open(encoding="utf-8") as file:
             yield from file
+
+
+def _statement(line: str, number: int) -> Statement:
+    """Return what a line states; nothing for a line of the log about something else."""
+    _, of_log, text = line.partition(IN_TEXT)
+    if of_log:
+        _, found, line = text.partition(MEMBER)
+        return _parsed(line, number) if found else {}
+    entry = _parsed(line, number)
+    if "logger" not in entry:
+        return entry
+    inner = entry.get(KIND) if entry["logger"] == LOGGER else None
+    return inner if isinstance(inner, dict) else {}
 
 
 def _parsed(line: str, number: int) -> Statement:

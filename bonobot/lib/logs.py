@@ -121,9 +121,14 @@ class TextFormatter(logging.Formatter):
         ids = {name: value[:8] for name, value in _context().items()}
         notes = mask.value(ids | _extras(record))
         text = record.getMessage()
-        if notes:
-            text += " (" + " ".join(f"{name}={value}" for name, value in notes.items()) + ")"
-        line = visible(mask.text(text), MAX_MESSAGE).replace("\n", " ⏎ ")
+        plain = {name: note for name, note in notes.items() if not isinstance(note, dict)}
+        if plain:
+            text += " (" + " ".join(f"{name}={note}" for name, note in plain.items()) + ")"
+        text = mask.text(text)
+        # Objects are masked by their members: in a text, a signature is masked like a secret.
+        for name in notes.keys() - plain.keys():
+            text += f" {name}={json.dumps(notes[name])}"
+        line = visible(text, MAX_MESSAGE).replace("\n", " ⏎ ")
         lines = [f"{when} {record.levelname:<7} {record.name}: {line}"]
         if traceback := _traceback(self, record):
             lines.append(visible(mask.text(traceback), MAX_TRACEBACK))

@@ -1,6 +1,7 @@
 """The audit from the command line: read, checked, exported, pruned."""
 
 import json
+import logging
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from django.db import connection
 from bonobot.ledger import searching
 from bonobot.ledger.models import AuditRow, Verification
 from bonobot.ledger.tasks import export_heads
+from bonobot.lib.logs import JSONFormatter, TextFormatter
 from bonobot.tenancy.models import Organization
 from tests.agents import casting
 from tests.bonobot.cli.conftest import Bonobot
@@ -71,6 +73,45 @@ def test_a_sound_audit_is_unbroken_and_compared_with_kept_heads(
     assert (ran.status, ran.json["ok"]) == (0, True)
     (file,) = heads.iterdir()
     assert bonobot("audit", "verify", "--heads", str(file)).status == 0
+
+
+@pytest.mark.parametrize("formatter", [JSONFormatter(), TextFormatter()])
+def test_lines_of_the_log_are_compared_as_kept_heads_are(
+    bonobot: Bonobot, acme: Organization, tmp_path: Path, formatter: logging.Formatter
+) -> None:
+    file = tmp_path / "bonobot.log"
+    handler = logging.FileHandler(file, encoding="utf-8")
+    handler.setFormatter(formatter)
+    logger = logging.getLogger("bonobot.ledger")
+    logger.addHandler(handler)
+    try:
+        logging.getLogger("bonobot.ledger.heads").setLevel("INFO")
+        export_heads()
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+    assert bonobot("audit", "verify", "--heads", str(file)).status == 0
+    text = file.read_text(encoding="utf-8")
+    assert str(acme.pk) in text
+    assert "********" not in text
+    file.write_text(text.replace('"seq": ', '"seq": 1'), encoding="utf-8")
+    ran = bonobot("audit", "verify", "--heads", str(file), "--json")
+    assert (ran.status, ran.error["code"]) == (1, "unusable_file")
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM ledger_auditrow")
+        cursor.execute("DELETE FROM ledger_head")
+    file.write_text(text, encoding="utf-8")
+    assert bonobot("audit", "verify", "--heads", str(file)).status == 1
+
+
+def test_a_file_without_a_head_of_the_organization_is_refused(
+    bonobot: Bonobot, tmp_path: Path
+) -> None:
+    file = tmp_path / "bonobot.log"
+    file.write_text('{"logger": "bonobot.beat", "message": "beat leads"}\n', encoding="utf-8")
+    ran = bonobot("audit", "verify", "--heads", str(file), "--json")
+    assert (ran.status, ran.error["code"]) == (1, "unusable_file")
+    assert "no signed head" in ran.error["detail"]
 
 
 def test_a_broken_audit_ends_with_one_and_says_where(bonobot: Bonobot) -> None:
