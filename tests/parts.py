@@ -31,8 +31,11 @@ class Part:
 
 
 def chromium() -> str:
-    """Return the path of a Chromium, blank when there is none."""
-    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    """Return the path of a Chromium, blank when there is none; one without windows is quicker."""
+    names = (
+        *("chromium-headless-shell", "chromium", "chromium-browser"),
+        *("google-chrome", "google-chrome-stable"),
+    )
     return next((path for name in names if (path := shutil.which(name))), "")
 
 
@@ -94,7 +97,7 @@ def systemd() -> str:
 PARTS = (
     Part("postgres", "PostgreSQL", postgres, "set DATABASE_URL=postgresql://…"),
     Part("redis", "Redis", redis, "set REDIS_URL=redis://…"),
-    Part("browser", "Chromium", chromium, "install the package `chromium`"),
+    Part("browser", "Chromium", chromium, "install the package `chromium-headless-shell`"),
     Part("sandbox", "Sandbox", sandbox, "install the packages `bubblewrap` and `util-linux`"),
     Part("corpus", "Attack samples", corpus, "set TEST_CORPUS=folder"),
     Part("sdk1", "First MCP SDK", first_sdk, "run `sh tests/clients/install`"),
