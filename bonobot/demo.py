@@ -62,6 +62,7 @@ class _DemoServer:
     module: str
     description: str
     args: tuple[str, ...] = ()
+    folder: str = ""  # that its sandbox shows
     enabled: bool = True
 
 
@@ -127,7 +128,7 @@ def _servers() -> list[_DemoServer]:
     if repository:
         arguments = ("--repository", str(repository))
         about = f"The history of {repository}"
-        known.insert(1, _DemoServer("git", "mcp_server_git", about, arguments))
+        known.insert(1, _DemoServer("git", "mcp_server_git", about, arguments, str(repository)))
     return known
 
 
@@ -148,7 +149,11 @@ def _serve(principal: Principal, agent: Agent, one: _DemoServer) -> str | None:
             name=one.name,
             description=one.description,
             transport_type=Server.Transport.STDIO,
-            endpoint_config={"command": sys.executable, "args": ["-m", one.module, *one.args]},
+            endpoint_config={
+                "command": sys.executable,
+                "args": ["-m", one.module, *one.args],
+                **({"cwd": one.folder} if one.folder else {}),
+            },
         ),
     )
     failed = None

@@ -384,6 +384,9 @@ BONOBOT_MAX_LINE = env.number("BONOBOT_MAX_LINE", MIB, minimum=KIB, maximum=64 *
 BONOBOT_MAX_BODY = env.number("BONOBOT_MAX_BODY", 4 * MIB, minimum=KIB, maximum=256 * MIB)
 BONOBOT_MAX_DEFINITIONS = env.number("BONOBOT_MAX_DEFINITIONS", 1_000, minimum=1, maximum=100_000)
 BONOBOT_RESULT_LIMIT = env.number("BONOBOT_RESULT_LIMIT", 256 * KIB, minimum=KIB, maximum=64 * MIB)
+BONOBOT_STDIO_CONFINEMENT = env.text(
+    "BONOBOT_STDIO_CONFINEMENT", "sandbox", choices=("sandbox", "namespaces", "bubblewrap", "none")
+)
 BONOBOT_STDIO_CHILDREN = env.number("BONOBOT_STDIO_CHILDREN", 32, minimum=1, maximum=10_000)
 BONOBOT_STDIO_IDLE_S = env.number("BONOBOT_STDIO_IDLE_S", 300, minimum=1)
 BONOBOT_STDIO_LIFETIME_S = env.number("BONOBOT_STDIO_LIFETIME_S", 86_400, minimum=60)

@@ -2,17 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 
+from bonobot.tenancy.models import Organization
 from mcp_servers.asked_back import may_ask
-from mcp_servers.connections.confinement import Confinement
+from mcp_servers.connections import sandbox
+from mcp_servers.connections.confinement import UNCONFINED, Confinement
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.limits import Limits
 from mcp_servers.models import Secret, Server
 from mcp_servers.oauth.accounts import GRANTS, PER, Account, scopes_of
 from mcp_servers.oauth.signing import OAuthEndpoint
+from mcp_servers.presets.folders import allowed_folders
 
 API_KEY_HEADER = "X-API-Key"
 
@@ -51,6 +56,7 @@ def endpoint_of(server: Server) -> Endpoint:
         "max_definitions": settings.BONOBOT_MAX_DEFINITIONS,
         "limits": _limits(),
         "confinement": _confinement(server),
+        "sandbox": _sandbox(server, tuple(config.get("args", ())), sealed[Secret.Placement.ENV]),
     }
     if place := _key_place(server):
         common[place] = {server.auth_config.get("header", ""): credentials.get("key", "")}
@@ -68,7 +74,36 @@ def _limits() -> Limits:
     )
 
 
+def sandboxes(organization_id: UUID) -> Path:
+    """Return the folder with what sandboxes of an organization keep: their home and its caches."""
+    return Path(settings.BONOBOT_VAR) / "sandboxes" / str(organization_id)
+
+
+def _sandbox(
+    server: Server, args: tuple[str, ...], env: Mapping[str, str]
+) -> sandbox.Sandbox | None:
+    """Return what the sandbox of a stdio server holds; None where it doesn't run in one."""
+    if server.transport_type != Server.Transport.STDIO:
+        return None
+    if server.confinement != Server.Confinement.SANDBOX:
+        return None
+    network: Any = server.network
+    return sandbox.Sandbox(
+        home=str(sandboxes(server.organization_id) / "home"),
+        network=network,
+        folders=sandbox.folders_among(
+            (*args, *env.values()), allowed_folders(server.organization_id)
+        ),
+        hidden=(str(settings.BONOBOT_VAR),),
+        required=sandbox.fault() is not None and Organization.objects.count() > 1,
+        allow_private=server.allow_private,
+    )
+
+
 def _confinement(server: Server) -> Confinement:
+    """Return the demand of a server that doesn't run in the sandbox of its organization."""
+    if server.confinement == Server.Confinement.SANDBOX:
+        return UNCONFINED
     kind: Any = server.confinement
     network: Any = server.network
     # Our keys and rows are there; even to read them is too much.

@@ -9,6 +9,7 @@ from typing import Any
 
 from mcp_servers.asked_back import chosen
 from mcp_servers.configuration import shown_endpoint
+from mcp_servers.confining import Box, usual_box
 from mcp_servers.models import Secret, Server
 from mcp_servers.openapi.documents import document_of
 from mcp_servers.placeholders import references
@@ -62,7 +63,10 @@ def described(server: Server, names: Names) -> dict[str, Any]:
     found["approval"] = server.approval
     if server.allow_private:
         found["allow_private"] = True
-    if server.confinement != Server.Confinement.NONE:
+    if (
+        server.transport_type == Server.Transport.STDIO
+        and Box(server.confinement, server.network) != usual_box()
+    ):
         found |= {"confinement": server.confinement, "network": server.network}
     found |= {name: getattr(server, name) for name in PRICED if getattr(server, name)}
     found |= chosen(server)

@@ -6,7 +6,7 @@ can be written to. Where such a box can't be made, nothing is run: never in a we
 """
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -16,15 +16,9 @@ from bonobot.lib.sayings import say
 from mcp_servers.connections import confinement
 from mcp_servers.connections.confinement import Unavailable
 from mcp_servers.connections.limits import Limits
+from mcp_servers.connections.system_view import system_words
 
-SCRATCH = 64 * 1024 * 1024  # bytes of /tmp, and of /dev/shm
-# What programs look for to start, and of the network what names need.
-ETC = (
-    *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types"),
-    *("ssl", "pki", "ca-certificates", "ca-certificates.conf", "nsswitch.conf"),
-)
-ETC_OF_NETWORK = ("resolv.conf", "hosts", "gai.conf", "services", "protocols")
-TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+SCRATCH = 64 * 1024 * 1024  # bytes of /tmp
 ENVIRONMENT = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
     "HOME": "/tmp",  # noqa: S108 - its own one
@@ -112,27 +106,9 @@ def _box(network: bool, *, alone: bool) -> tuple[str, ...]:
         *("--unshare-cgroup-try", "--cap-drop", "ALL", "--hostname", "sandbox"),
         *(("--disable-userns",) if alone else ()),
         *(() if network else ("--unshare-net",)),
-        *("--ro-bind", "/usr", "/usr", *_top()),
-        *(word for name in ETC for word in _bind_try(f"/etc/{name}")),
-        *(word for name in ETC_OF_NETWORK for word in _bind_try(f"/etc/{name}") if network),
-        *("--proc", "/proc", "--dev", "/dev"),
-        *("--size", str(SCRATCH), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
+        *system_words(network=network),
         *("--size", str(SCRATCH), "--tmpfs", "/tmp"),  # noqa: S108
     )
-
-
-def _top() -> Iterator[str]:
-    """Yield what puts the system's folders of programs in their place: links stay links."""
-    for name in TOP:
-        path = Path("/", name)
-        if path.is_symlink():
-            yield from ("--symlink", str(path.readlink()), str(path))
-        elif path.is_dir():
-            yield from ("--ro-bind", str(path), str(path))
-
-
-def _bind_try(path: str) -> tuple[str, ...]:
-    return ("--ro-bind-try", path, path)
 
 
 def _path(tool: str) -> str:

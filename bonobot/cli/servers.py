@@ -94,12 +94,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--confine",
         choices=Server.Confinement.values,
-        help="the box that the program must run in; bubblewrap: files can only be read",
+        help="what the program runs in (by default a sandbox); it isn't started with less",
     )
     parser.add_argument(
         "--network",
         action=argparse.BooleanOptionalAction,
-        help="whether a confined program reaches the network (bubblewrap: not unless said)",
+        help="whether a confined program reaches the network of this machine "
+        "(sandbox: by the egress rules unless said; bubblewrap: not unless said)",
     )
     parser.add_argument("--bearer", metavar="TOKEN", help="sign in by a bearer token (sealed)")
     declare_choice(parser)

@@ -18,7 +18,16 @@ from bonobot.diagnosis.dependencies import (
     watching,
 )
 from bonobot.diagnosis.findings import Finding, State
-from bonobot.diagnosis.machine import boxes, folder, isolation, launchers, packages, python, sandbox
+from bonobot.diagnosis.machine import (
+    boxes,
+    folder,
+    isolation,
+    launchers,
+    packages,
+    python,
+    sandbox,
+    sandbox_of_servers,
+)
 
 __all__ = ["Finding", "State", "diagnose"]
 
@@ -36,6 +45,7 @@ LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     issuers,
     launchers,
     isolation,
+    sandbox_of_servers,
     boxes,
     sandbox,
 )

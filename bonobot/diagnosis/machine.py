@@ -16,11 +16,14 @@ from agents.models import Agent
 from bonobot.checks import open_key_files
 from bonobot.diagnosis.findings import Finding
 from bonobot.lib.sayings import say
+from bonobot.tenancy.models import Organization
 from mcp_servers.connections.confinement import Kind, fault
 from mcp_servers.connections.containment import NAMESPACE, TOOLS, containment
+from mcp_servers.connections.sandbox import fault as fault_of_server_sandbox
 from mcp_servers.models import Server
 
 OLDEST_PYTHON = (3, 11)
+STDIO_SANDBOX = "stdio sandbox"
 BOXES: tuple[Kind, ...] = ("namespaces", "bubblewrap")
 
 
@@ -121,6 +124,34 @@ def boxes() -> Iterator[Finding]:
             else problem
         )
         yield Finding(kind, "failed" if asked else "warning", str(detail), problem.remedy)
+
+
+def sandbox_of_servers() -> Iterator[Finding]:
+    """Look whether the sandbox works that stdio servers of organizations run in."""
+    problem = fault_of_server_sandbox()
+    if problem is None:
+        yield Finding(
+            STDIO_SANDBOX, "ok", say("stdio servers run in a sandbox of their organization")
+        )
+        return
+    try:
+        several = Organization.objects.count() > 1
+    except DatabaseError:
+        several = True  # which `database` tells
+    if several:
+        asked = _asked_for(Server.Confinement.SANDBOX)
+        detail = say(
+            "{problem}; {asked} stdio servers of organizations can't be started",
+            problem=problem,
+            asked=asked,
+        )
+        yield Finding(STDIO_SANDBOX, "failed" if asked else "warning", detail, problem.remedy)
+    else:
+        detail = say(
+            "{problem}; stdio servers run as this user while there is one organization alone",
+            problem=problem,
+        )
+        yield Finding(STDIO_SANDBOX, "warning", detail, problem.remedy)
 
 
 def sandbox() -> Iterator[Finding]:

@@ -39,6 +39,7 @@ NAMES = {
     "switched off": _("Switched off"),
     "change notices": _("Change notices"),
     "isolation": _("Isolation of stdio servers"),
+    "stdio sandbox": _("Sandbox of stdio servers"),
     "namespaces": _("Confinement by namespaces"),
     "bubblewrap": _("Confinement by bubblewrap"),
     "sandbox": _("Sandbox of agents"),

@@ -29,6 +29,7 @@ from bonobot.lib.problems import Conflict, Forbidden
 from bonobot.portability.exporting import as_yaml, configuration
 from bonobot.tenancy.models import Membership, Organization
 from bonobot.tenancy.principals import Principal
+from mcp_servers.endpoints import sandboxes
 from mcp_servers.models import Server
 from mcp_servers.registration import lock_whole
 
@@ -94,7 +95,7 @@ def delete(principal: Principal, organization: Organization, folder: Path | None
     if folder is not None:
         _write(principal, organization, folder)
         backups.read(folder)
-    number, workspaces = organization.pk, _workspaces(organization)
+    number, folders = organization.pk, [*_workspaces(organization), sandboxes(organization.pk)]
     with transaction.atomic():
         lock_whole(Server.objects.for_organization(organization.pk))
         # These protect each other: the agents go first, then what they stood on.
@@ -102,7 +103,7 @@ def delete(principal: Principal, organization: Organization, folder: Path | None
         ModelEndpoint.objects.for_organization(organization.pk).update(fallback=None)
         organization.delete()
         forget(number)
-    for path in workspaces:
+    for path in folders:
         shutil.rmtree(path, ignore_errors=True)
     return found
 

@@ -27,6 +27,7 @@ from mcp_servers import registration
 from mcp_servers.admin.forms import PLACES, ServerForm
 from mcp_servers.admin.preset_switching import switch_of
 from mcp_servers.configuration import ServerSpec, allowed_launchers
+from mcp_servers.confining import USUAL_NETWORKS, usual_box
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import telling
 from mcp_servers.presets.enabling import enabled_ids, may_use
@@ -243,10 +244,12 @@ def fill_preset(
 
 def _box(preset: Preset) -> str:
     """Return in words what its program may reach."""
-    if preset.confinement == Server.Confinement.NONE:
+    usual = usual_box()
+    kind = Server.Confinement(preset.confinement or usual.confinement or "")
+    if kind == Server.Confinement.NONE:
         return _t("none: it runs with Bonobot's own rights; set one under Configuration")
-    network = Server.Network(preset.network).label
-    return f"{Server.Confinement(preset.confinement).label}; {network}"
+    network = Server.Network(preset.network or USUAL_NETWORKS[kind])
+    return f"{kind.label}; {network.label}"
 
 
 def _folders(principal: Principal, preset: Preset) -> list[str]:

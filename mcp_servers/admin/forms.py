@@ -5,6 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.lib.admin import Checkbox, IntegerInput, SecretInput, Select, Textarea, TextInput
@@ -119,18 +120,22 @@ class ServerForm(forms.Form):
     confinement = forms.ChoiceField(
         label=_("Confinement"),
         choices=Server.Confinement.choices,
-        initial=Server.Confinement.NONE,
+        initial=lambda: settings.BONOBOT_STDIO_CONFINEMENT,
         required=False,
         widget=Select,
         help_text=_(
-            "The box that the program must run in; it isn't started in a weaker one. Namespaces: "
-            "it sees no other process and has no privileges. Bubblewrap: besides, it can write to "
-            "its folder alone."
+            "What the program runs in; it isn't started with less. Sandbox: it sees its own "
+            "folder, the organization's folders that it is given, and nothing else of this host. "
+            "Namespaces: it sees no other process and has no privileges. Bubblewrap: besides, it "
+            "can write to its folder alone."
         ),
     )
     network = forms.ChoiceField(
         label=_("Network"),
-        choices=[("", _("by the confinement: nothing with bubblewrap")), *Server.Network.choices],
+        choices=[
+            ("", _("as usual: sandbox by the egress rules, bubblewrap nothing")),
+            *Server.Network.choices,
+        ],
         required=False,
         widget=Select,
         help_text=_("npx and uvx fetch what they start, so they need the network."),

@@ -80,13 +80,14 @@ class ServerBody(AskedBackBody, PricedBody):
     confinement = serializers.ChoiceField(
         Server.Confinement.choices,
         required=False,
-        help_text="The box of a stdio server; it isn't started in a weaker one. "
-        "Only a platform administrator may set it.",
+        help_text="What a stdio server runs in, by default a `sandbox`; it isn't started with "
+        "less. Only a platform administrator may set it.",
     )
     network = serializers.ChoiceField(
         Server.Network.choices,
         required=False,
-        help_text="What a confined stdio server reaches; by default nothing with `bubblewrap`.",
+        help_text="What a stdio server reaches: by default, by the egress rules with `sandbox`, "
+        "nothing with `bubblewrap`.",
     )
 
 

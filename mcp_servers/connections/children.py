@@ -21,8 +21,9 @@ from mcp_servers.connections.containment import (
     find_command,
     signal_group,
 )
+from mcp_servers.connections.egress_proxy import EgressProxy
 from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.errors import UpstreamError, not_confined, unreachable
+from mcp_servers.connections.errors import UpstreamError, not_confined, not_sandboxed, unreachable
 from mcp_servers.connections.pacing import Pace
 
 RING = 64 * 1024
@@ -135,7 +136,15 @@ class Tail:
 class Child(asyncio.SubprocessProtocol):
     """One running server process; `on_over` is called once it can't answer any more."""
 
-    def __init__(self, on_line: OnLine, on_over: OnOver, tail: Tail, limit: int) -> None:
+    def __init__(
+        self,
+        on_line: OnLine,
+        on_over: OnOver,
+        tail: Tail,
+        limit: int,
+        way_out: EgressProxy | None = None,
+    ) -> None:
+        self._way_out = way_out
         self._on_line = on_line
         self._on_over: OnOver | None = on_over
         self._lines = Lines(limit)
@@ -182,6 +191,8 @@ class Child(asyncio.SubprocessProtocol):
             signal_group(pid, signal.SIGKILL)  # and those of its group that outlived it
             await _within(self._exited, REAP_S)
             self._process.close()
+            if self._way_out:
+                await self._way_out.close()
         await _within(self._unplugged, REAP_S)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -251,8 +262,8 @@ class Child(asyncio.SubprocessProtocol):
 async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail) -> Child:
     """Start the endpoint's command in a group of its own.
 
-    Raises `server_unreachable`, or `confinement_unavailable` rather than starting it in a weaker
-    box than asked for.
+    Raises `server_unreachable`, and `sandbox_unavailable` or `confinement_unavailable` rather than
+    starting it with less protection than asked for.
     """
     env = environment(endpoint.env)
     command = find_command(endpoint.command, env, endpoint.cwd)
@@ -260,16 +271,21 @@ async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail
         raise _not_started(
             endpoint, say("`{command}` is not a command here", command=endpoint.command)
         )
-    box = await asyncio.to_thread(_box, endpoint, command, env)
+    way_out = await _open_way_out(endpoint)
     try:
+        launch = await asyncio.to_thread(_prepare, endpoint, command, env, way_out)
         _, child = await asyncio.get_running_loop().subprocess_exec(
-            lambda: Child(on_line, on_over, tail, endpoint.max_line),
-            *(*box, *endpoint.limits.prefix(), command, *endpoint.args),
-            env=env,
+            lambda: Child(on_line, on_over, tail, endpoint.max_line, way_out),
+            *(*launch.words, *endpoint.limits.prefix(), command, *endpoint.args),
+            env=launch.env,
             cwd=endpoint.cwd,
             start_new_session=True,
         )
-    except (OSError, ValueError) as error:
+    except BaseException as error:
+        if way_out:
+            await way_out.close()
+        if not isinstance(error, OSError | ValueError):
+            raise
         said = str(error)
         if isinstance(error, OSError) and error.strerror:
             said = f"{error.strerror}: {error.filename}"
@@ -279,12 +295,43 @@ async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail
     return child
 
 
-def _box(endpoint: Endpoint, command: str, env: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the words that put the command into its box (blocks the first time)."""
+@dataclass(frozen=True)
+class Launch:
+    """The words that go before a command, and its environment."""
+
+    words: tuple[str, ...]
+    env: Mapping[str, str]
+
+
+async def _open_way_out(endpoint: Endpoint) -> EgressProxy | None:
+    """Open the egress proxy of a sandboxed server that may reach the network by it."""
+    sandbox = endpoint.sandbox
+    if sandbox is None or sandbox.network != "egress":
+        return None
+    way_out = EgressProxy(endpoint.name, allow_private=sandbox.allow_private)
+    await way_out.open()
+    return way_out
+
+
+def _prepare(
+    endpoint: Endpoint, command: str, env: Mapping[str, str], way_out: EgressProxy | None
+) -> Launch:
+    """Return how the command is started with the protection asked for (blocks the first time)."""
+    if sandbox := endpoint.sandbox:
+        try:
+            words = sandbox.words(
+                command, cwd=endpoint.cwd, way_out=way_out.path if way_out else None
+            )
+            return Launch(words, sandbox.environment(env))
+        except Unavailable as problem:
+            if sandbox.required:
+                raise not_sandboxed(endpoint, str(problem), problem.remedy) from None
+            return Launch(containment().prefix, env)
     if endpoint.confinement.kind == "none":
-        return containment().prefix
+        return Launch(containment().prefix, env)
     try:
-        return endpoint.confinement.prefix(command, home=env.get("HOME", ""), cwd=endpoint.cwd)
+        home = env.get("HOME", "")
+        return Launch(endpoint.confinement.prefix(command, home=home, cwd=endpoint.cwd), env)
     except Unavailable as problem:
         raise not_confined(endpoint, str(problem), problem.remedy) from None
 

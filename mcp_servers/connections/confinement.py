@@ -16,7 +16,7 @@ from typing import Literal
 from bonobot.lib.sayings import say
 
 Kind = Literal["none", "namespaces", "bubblewrap"]
-Network = Literal["host", "none"]
+Network = Literal["host", "egress", "none"]
 
 TRIAL_S = 5.0
 LOOPBACK = Path(__file__).with_name("loopback.py")
@@ -96,8 +96,8 @@ def _require(kind: Kind, network: Network) -> None:
         prefix = _namespaces(network)
     else:
         tried = Confinement(kind=kind, network=network)
-        prefix = _bubblewrap(tried, _path("setpriv"), home="", cwd=None)
-    if said := trial([*prefix, _path("setpriv"), "--version"]):
+        prefix = _bubblewrap(tried, path_of("setpriv"), home="", cwd=None)
+    if said := trial([*prefix, path_of("setpriv"), "--version"]):
         raise Unavailable(
             say("`{kind}` doesn't work here: {said}", kind=kind, said=said), _remedy()
         )
@@ -133,13 +133,13 @@ def _remedy() -> str:
 
 
 def _namespaces(network: Network) -> tuple[str, ...]:
-    setpriv = _path("setpriv")
+    setpriv = path_of("setpriv")
     without_network = (
         ("--net", "--", sys.executable, "-I", "-S", str(LOOPBACK)) if network == "none" else ("--",)
     )
     return (
         *(setpriv, "--pdeathsig", "KILL", "--"),
-        *(_path("unshare"), "--user", "--map-current-user", "--keep-caps", "--pid"),
+        *(path_of("unshare"), "--user", "--map-current-user", "--keep-caps", "--pid"),
         *("--mount-proc", "--fork", "--kill-child=SIGKILL", *without_network),
         # Who owns a namespace may undo its mounts: the command gets none of that power.
         *(setpriv, "--no-new-privs", "--inh-caps=-all", "--ambient-caps=-all"),
@@ -151,7 +151,7 @@ def _bubblewrap(
     wanted: Confinement, command: str, *, home: str, cwd: str | None
 ) -> tuple[str, ...]:
     words = [
-        *(_path("setpriv"), "--pdeathsig", "KILL", "--", _path("bwrap"), "--die-with-parent"),
+        *(path_of("setpriv"), "--pdeathsig", "KILL", "--", path_of("bwrap"), "--die-with-parent"),
         *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"),
         *("--unshare-cgroup-try", "--cap-drop", "ALL"),
         *(("--unshare-net",) if wanted.network == "none" else ()),
@@ -199,5 +199,6 @@ def _within(path: str, folder: str) -> bool:
     return Path(path).is_relative_to(folder)
 
 
-def _path(tool: str) -> str:
+def path_of(tool: str) -> str:
+    """Return where a tool of ours is; a child's PATH is never asked."""
     return shutil.which(tool) or tool

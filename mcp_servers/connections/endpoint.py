@@ -14,6 +14,7 @@ from bonobot.lib.masking import Masker
 from mcp_servers.connections.asked import Asked
 from mcp_servers.connections.confinement import UNCONFINED, Confinement
 from mcp_servers.connections.limits import UNLIMITED, Limits
+from mcp_servers.connections.sandbox import Sandbox
 
 Transport = Literal["stdio", "http", "openapi"]
 Era = Literal["modern", "handshake", ""]  # "" where no MCP is spoken
@@ -56,6 +57,7 @@ class Endpoint:
     start_s: float = 10
     limits: Limits = UNLIMITED
     confinement: Confinement = UNCONFINED
+    sandbox: Sandbox | None = None
     max_line: int = MIB
     max_body: int = 4 * MIB
     max_definitions: int = 1000
@@ -73,6 +75,7 @@ class Endpoint:
             sorted(self.may_ask),
             *(self.connect_s, self.read_s, self.start_s, self.max_line, self.max_body),
             *(asdict(self.limits), asdict(self.confinement)),
+            asdict(self.sandbox) if self.sandbox else None,
         ]
         text = json.dumps(parts, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -22,7 +22,13 @@ SHORTEST_SECRET = 4
 REMEDY = say("Check that the server runs and that its address is right.")
 STATUSES = {
     "call_timeout": 504,
-    **dict.fromkeys(("server_unreachable", "server_crashed", "confinement_unavailable"), 503),
+    **dict.fromkeys(
+        (
+            *("server_unreachable", "server_crashed"),
+            *("confinement_unavailable", "sandbox_unavailable"),
+        ),
+        503,
+    ),
 }
 
 
@@ -30,9 +36,10 @@ class UpstreamError(Problem):
     """A server that could not be used, or that answered with an error.
 
     Codes: `server_unreachable`, `call_timeout`, `needs_reauth`, `server_crashed`,
-    `confinement_unavailable`, `protocol_error`, `response_too_large`, `upstream_error` (a JSON-RPC
-    error: `rpc_code`, `rpc_message`, `rpc_data`), and those of egress. `sent` says whether the
-    server may have seen the request: only where it is False, nothing can have happened.
+    `confinement_unavailable`, `sandbox_unavailable`, `protocol_error`, `response_too_large`,
+    `upstream_error` (a JSON-RPC error: `rpc_code`, `rpc_message`, `rpc_data`), and those of egress.
+    `sent` says whether the server may have seen the request: only where it is False, nothing can
+    have happened.
     `retryable` says that the same request may do better later.
     """
 
@@ -133,6 +140,22 @@ def not_confined(endpoint: Endpoint, why: str, remedy: str) -> UpstreamError:
     return UpstreamError(
         say("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why),
         code="confinement_unavailable",
+        server=endpoint.name,
+        sent=False,
+        remedy=remedy,
+        field="confinement",
+    )
+
+
+def not_sandboxed(endpoint: Endpoint, why: str, remedy: str) -> UpstreamError:
+    """Return the error of an organization's server where no sandbox can be made."""
+    return UpstreamError(
+        say(
+            "`{endpoint}` was not started: servers of organizations run in a sandbox, and {why}.",
+            endpoint=endpoint.name,
+            why=why,
+        ),
+        code="sandbox_unavailable",
         server=endpoint.name,
         sent=False,
         remedy=remedy,

@@ -69,8 +69,9 @@ class Server(GovernedModel):
         ALWAYS = "always", _("everything is trusted, always")
 
     class Confinement(models.TextChoices):
-        """The box that a stdio server must run in; it isn't started in a weaker one."""
+        """What a stdio server must run in; it isn't started with less protection."""
 
+        SANDBOX = "sandbox", _("sandbox: its organization's own folders, and nothing else of ours")
         NONE = "none", _("what this machine offers")
         NAMESPACES = "namespaces", _("namespaces of its own")
         BUBBLEWRAP = "bubblewrap", _("bubblewrap: files can only be read")
@@ -78,6 +79,7 @@ class Server(GovernedModel):
     class Network(models.TextChoices):
         """What a confined stdio server reaches."""
 
+        EGRESS = "egress", _("by the egress rules, never this machine")
         HOST = "host", _("all that this machine reaches")
         NONE = "none", _("nothing but its own loopback")
 
@@ -140,7 +142,7 @@ class Server(GovernedModel):
     confinement = models.CharField(
         _("confinement"), max_length=10, choices=Confinement, default=Confinement.NONE
     )
-    network = models.CharField(_("network"), max_length=4, choices=Network, default=Network.HOST)
+    network = models.CharField(_("network"), max_length=6, choices=Network, default=Network.HOST)
     call_price = models.PositiveBigIntegerField(
         _("price of a call"),
         default=0,

@@ -40,8 +40,8 @@ class CatalogueEntry:
     proof: dict[str, str]
     program: str = ""
     replaces: tuple[str, ...] = ()
-    confinement: str = "none"
-    network: str = "host"
+    confinement: str = ""
+    network: str = ""
 
     def columns(self) -> dict[str, Any]:
         """Return what is written into a row, all but the slug that finds it."""
@@ -90,11 +90,11 @@ class Preset(Fillable, Protocol):
 
     @property
     def confinement(self) -> str:
-        """The box that its program must run in."""
+        """What its program must run in; blank where the installation's default decides."""
 
     @property
     def network(self) -> str:
-        """What its program reaches from there."""
+        """What its program reaches from there; blank for what is usual."""
 
 
 def fill(preset: Preset, values: Mapping[str, str], *, name: str = "", **common: Any) -> ServerSpec:
@@ -117,5 +117,9 @@ def fill(preset: Preset, values: Mapping[str, str], *, name: str = "", **common:
         transport_type=preset.transport_type,
         endpoint_config=endpoint,
         auth_config={"type": preset.auth_type, **auth} if signs_in else {"type": "none"},
-        **{"confinement": preset.confinement, "network": preset.network, **common},
+        **{
+            "confinement": preset.confinement or None,
+            "network": preset.network or None,
+            **common,
+        },
     )

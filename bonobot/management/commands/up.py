@@ -134,10 +134,26 @@ class Command(BaseCommand):
         if url:
             ready = self.style.SUCCESS(f"Bonobot {__version__} is ready: {url}/admin/")
             lines = [f"  {ready}", *lines, f"  data      {settings.BONOBOT_VAR}"]
+            lines += [f"  programs  {protection()}"]
             lines += [f"  Ctrl-C stops {programs}"]
         if lines:
             self.stdout.write("\n".join(["", *lines, "", ""]))
             self.stdout.flush()
+
+
+def protection() -> str:
+    """Say in a line what protects this machine from the programs of stdio servers."""
+    from mcp_servers.connections.sandbox import fault
+
+    kind = settings.BONOBOT_STDIO_CONFINEMENT
+    if kind != "sandbox":
+        return f"stdio servers run with the confinement `{kind}` (BONOBOT_STDIO_CONFINEMENT)"
+    if problem := fault():
+        return (
+            f"stdio servers run as your user, with its files: {problem}. {problem.remedy} "
+            "A second organization can't start any until then."
+        )
+    return "stdio servers run in a sandbox that sees none of your files"
 
 
 def how_to_sign_in() -> dict[str, str]:

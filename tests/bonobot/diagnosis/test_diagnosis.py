@@ -226,6 +226,32 @@ def test_a_box_is_looked_at_though_the_database_is_away(monkeypatch: pytest.Monk
     assert set(states(machine.boxes).values()) == {"warning"}
 
 
+@pytest.mark.parametrize(
+    ("organizations", "state", "told"),
+    [
+        (("acme",), "warning", "run as this user while there is one organization alone"),
+        (("acme", "others"), "failed", "1 stdio servers of organizations can't be started"),
+    ],
+)
+def test_a_missing_sandbox_of_stdio_servers_fails_where_there_are_several_organizations(
+    db: None,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: Settings,
+    organizations: tuple[str, ...],
+    state: str,
+    told: str,
+) -> None:
+    settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
+    for slug in organizations:
+        where = casting.organization(slug)
+    casting.stdio_server(where)
+    problem = Unavailable("`bwrap` isn't installed", "Install the package `bubblewrap`.")
+    monkeypatch.setattr(machine, "fault_of_server_sandbox", lambda: problem)
+    [finding] = machine.sandbox_of_servers()
+    assert (finding.state, finding.fix) == (state, "Install the package `bubblewrap`.")
+    assert told in finding.detail
+
+
 def test_another_package_of_our_names_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

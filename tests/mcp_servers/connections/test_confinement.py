@@ -245,7 +245,7 @@ def test_the_switch_that_refuses_is_named(
     (tmp_path / switch).parent.mkdir(parents=True)
     (tmp_path / switch).write_text(f"{value}\n")
     monkeypatch.setattr(confinement, "SYSCTLS", tmp_path)
-    monkeypatch.setattr(confinement, "_path", lambda tool: shutil.which("false"))
+    monkeypatch.setattr(confinement, "path_of", lambda tool: shutil.which("false"))
     problem = fault("namespaces")
     assert problem is not None
     assert remedy in problem.remedy

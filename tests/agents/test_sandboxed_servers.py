@@ -1,0 +1,103 @@
+"""Servers of an organization, attacked from within: what they are made to run reaches nothing."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from django.conf import settings as django_settings
+from pytest_django import Settings
+
+from agents.calls import Outcome
+from agents.models import Agent
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.models import Organization
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.connections.pool import connections
+from mcp_servers.endpoints import endpoint_of
+from mcp_servers.models import Server
+from mcp_servers.presets.folders import workspace
+from mcp_servers.registration import add
+from tests.agents import casting
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def repository(acme: Organization) -> Iterator[Path]:
+    """A repository in the organization's workspace, with a hook that reads Bonobot's key."""
+    folder = workspace(acme.pk) / "repository"
+    folder.mkdir(parents=True)
+    var = Path(django_settings.BONOBOT_VAR)
+    (var / "keys").mkdir(exist_ok=True)
+    (var / "keys" / "canary").write_text("canary-of-this-machine")
+    hook = folder / ".git" / "hook.sh"
+    subprocess.run(["git", "init", "--quiet", str(folder)], check=True)
+    hook.write_text(
+        f"#!/bin/sh\necho ran >{folder}/ran\ncat {var}/keys/canary >>{folder}/ran\ncat\n"
+    )
+    hook.chmod(0o755)
+    (folder / "notes.txt").write_text("notes")
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def git(
+    acme: Organization,
+    helper: Agent,
+    repository: Path,
+    settings: Settings,
+) -> Iterator[Server]:
+    """The git server of PyPI, as an organization gets it: nothing is said of its confinement."""
+    settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
+    casting.organization("others")  # where somebody else is, too, nothing runs without a sandbox
+    config = {"command": sys.executable, "args": ["-m", "mcp_server_git", "--repository"]}
+    config["args"].append(str(repository))  # type: ignore[attr-defined]
+    spec = ServerSpec(name="git", transport_type="stdio", endpoint_config=config)
+    server = add(casting.administrator(acme), spec)
+    yield casting.ready(acme, server, helper)
+    runtime().call(connections().forget, server.pk)
+
+
+def configure(repository: Path, name: str, value: str) -> None:
+    """Configure a repository, as a tool that writes files could."""
+    subprocess.run(["git", "-C", str(repository), "config", name, value], check=True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "tool", "arguments"),
+    [
+        ("core.fsmonitor", "git_status", {}),
+        ("filter.x.clean", "git_add", {"files": ["notes.txt"]}),
+        ("diff.external", "git_diff_unstaged", {}),
+    ],
+)
+def test_what_a_repository_has_git_run_reads_nothing_of_bonobot(
+    git: Server,
+    repository: Path,
+    call: Callable[..., Outcome],
+    setting: str,
+    tool: str,
+    arguments: dict[str, object],
+) -> None:
+    if tool == "git_diff_unstaged":
+        subprocess.run(["git", "-C", str(repository), "add", "notes.txt"], check=True)
+        (repository / "notes.txt").write_text("changed")
+    configure(repository, setting, str(repository / ".git" / "hook.sh"))
+    (repository / ".gitattributes").write_text("notes.txt filter=x\n")
+    call(f"mcp_git_{tool}", {"repo_path": str(repository), **arguments})
+    ran = (repository / "ran").read_text()
+    assert ran.startswith("ran\n")
+    assert "canary" not in ran
+
+
+def test_a_server_of_an_organization_is_sandboxed_by_default(git: Server) -> None:
+    assert (git.confinement, git.network) == ("sandbox", "egress")
+    endpoint = endpoint_of(git)
+    assert endpoint.sandbox is not None
+    assert endpoint.sandbox.folders == (str(workspace(git.organization_id) / "repository"),)
+    assert str(git.organization_id) in endpoint.sandbox.home
+    assert endpoint.sandbox.hidden == (str(django_settings.BONOBOT_VAR),)
