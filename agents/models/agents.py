@@ -127,13 +127,24 @@ class AgentQuerySet(GovernedQuerySet):
         return self.filter(enabled=True)
 
     def visible_to(self, principal: Principal) -> "AgentQuerySet":
-        """Keep those that a principal may see: all for readers, for members those given to them."""
+        """Keep those that a principal may see: those of `open_to`, if its scopes let it look."""
+        mine = self.open_to(principal)
+        kept_from = principal.has_role_for(Action.VIEW) and not principal.may(Action.VIEW)
+        return mine.none() if kept_from and not principal.agent_ids else mine
+
+    def open_to(self, principal: Principal) -> "AgentQuerySet":
+        """Keep those that a principal may use, by its role, on every interface.
+
+        Whoever may read the organization has all, members those that were given to them. A token
+        has the agents that it names; without any, a reader's has all, and a member's has none. A
+        program has none that aren't also those of the person who let it in.
+        """
         mine = self.for_organization(principal.organization_id)
         if principal.giver is not None:
             mine = mine.in_reach_of(principal.giver)
         if principal.agent_ids:
             return mine.filter(pk__in=principal.agent_ids)
-        if principal.may(Action.VIEW):
+        if principal.has_role_for(Action.VIEW):
             return mine
         return mine.filter(members=principal.id) if principal.kind == "user" else mine.none()
 

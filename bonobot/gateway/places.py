@@ -97,14 +97,8 @@ def _agent(address: Address, principal: Principal) -> Place | None:
     if not principal.has_role_for(Action.USE_TOOLS):
         return None
     principal.require(Action.USE_TOOLS)
-    found = Agent.objects.filter(
-        organization_id=principal.organization_id, slug=address.slug, enabled=True
-    )
-    if principal.giver is not None:
-        found = found.in_reach_of(principal.giver)
-    if principal.agent_ids:
-        found = found.filter(pk__in=principal.agent_ids)
-    agent = found.only("pk", "slug", "name").first()
+    usable = Agent.objects.open_to(principal).enabled()
+    agent = usable.filter(slug=address.slug).only("pk", "slug", "name").first()
     return Place("agent", agent.pk, agent.slug, agent.name) if agent else None
 
 
