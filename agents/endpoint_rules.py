@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from agents.llm.endpoints import HOMES, Endpoint
 from agents.llm.endpoints import Kind as EndpointKind
@@ -15,6 +14,7 @@ from bonobot.lib.egress import EgressDenied, check_url
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Invalid
 from bonobot.lib.sayings import say
+from bonobot.lib.stored_secrets import keep_with_addresses, origin_of
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 
@@ -110,21 +110,13 @@ def _check_url(spec: EndpointSpec) -> None:
 
 def _keep_from_strangers(spec: EndpointSpec, row: ModelEndpoint | None) -> None:
     """Refuse to send a stored key to a host that it was not entered for."""
-    if row is None or not row.api_key or spec.api_key != MASK or _home(row) == _home(spec):
-        return
-    raise Invalid(
-        "The stored API key was entered for another address.",
-        code="credential_needed",
-        field="api_key",
-        remedy="Enter it again for the new address, or clear it.",
-    )
+    if row is not None and row.api_key and spec.api_key == MASK:
+        keep_with_addresses(["api_key"], {"base_url": _home(row)}, {"base_url": _home(spec)})
 
 
-def _home(said: EndpointSpec | ModelEndpoint) -> tuple[str, ...]:
+def _home(said: EndpointSpec | ModelEndpoint) -> str:
     """Return whose hosts are asked; those of one provider are one."""
-    url = said.base_url or HOMES.get(said.kind, "").replace("{region}", "region")
-    parts = urlsplit(url)
-    return parts.scheme, parts.netloc
+    return origin_of(said.base_url or HOMES.get(said.kind, "").replace("{region}", "region"))
 
 
 def _check_region(spec: EndpointSpec) -> None:

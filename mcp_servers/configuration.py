@@ -112,7 +112,8 @@ def check(
     if auth_type == Server.Auth.OAUTH2:
         _signs_in_over_http(transport)
         sign_in.check_urls(auth_config, allow_private=spec.allow_private)
-    keep_from_strangers(old, config, secrets | credentials)
+    said = {"endpoint_config": config, "auth_type": auth_type, "auth_config": auth_config}
+    keep_from_strangers(old, said, secrets | credentials)
     return Checked(
         columns={
             "name": name,

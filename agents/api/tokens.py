@@ -102,7 +102,9 @@ class TokenShape(Shape):
     resource = serializers.CharField(help_text="The one address of a grant; blank: all, and REST.")
     role = serializers.ChoiceField(ROLES)
     agents = serializers.ListField(
-        child=serializers.UUIDField(), source="agent_ids", help_text="Empty: all of its role, which for a member is none."
+        child=serializers.UUIDField(),
+        source="agent_ids",
+        help_text="Empty: all of its role, which for a member is none.",
     )
     agent_id = serializers.SerializerMethodField(help_text="Its agent, where it has just one.")
     scopes = serializers.ListField(

@@ -16,6 +16,7 @@ from bonobot.lib.egress import check_url
 from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Conflict, Invalid
 from bonobot.lib.sayings import say
+from bonobot.lib.stored_secrets import keep_with_addresses
 from bonobot.notices import outbox
 from bonobot.notices.events import CHOSEN, Severity
 from bonobot.notices.models import Channel
@@ -133,6 +134,8 @@ def _check_webhook(principal: Principal, spec: ChannelSpec, row: Channel) -> Non
     if not url:
         raise Invalid("A webhook needs a URL.", field="url", remedy="Such as https://….")
     check_url(url, allow_private=spec.allow_private)
+    if row.url and row.secret and not _is_new(spec.secret):
+        keep_with_addresses(["secret"], {"url": row.url.open()}, {"url": url})
     if _is_new(spec.secret) and len(spec.secret) < SHORTEST_SECRET:
         raise Invalid(
             "The signing secret is too short.",

@@ -16,6 +16,7 @@ from bonobot.lib.masking import MASK
 from bonobot.lib.problems import Conflict, Invalid
 from bonobot.lib.runtime import runtime
 from bonobot.lib.sayings import say
+from bonobot.lib.stored_secrets import keep_with_addresses
 from bonobot.tenancy import issuers, keyrings, openid
 from bonobot.tenancy.models import Identity, Membership, Organization, Provider
 from bonobot.tenancy.principals import Principal
@@ -73,6 +74,8 @@ def alter(principal: Principal, provider: Provider, **said: Any) -> None:
     said = {name: value for name, value in said.items() if value != MASK}
     before = {name: getattr(provider, name) for name in CHECKS}
     _set(principal, provider, said)
+    if provider.client_secret and "client_secret" not in said:
+        keep_with_addresses(["client_secret"], {"url": before["url"]}, {"url": provider.url})
     changed = [
         name
         for name in said
@@ -163,9 +166,6 @@ def _set(principal: Principal, provider: Provider, said: Mapping[str, Any]) -> N
     # Whoever may not allow inner addresses may not choose another one that was allowed, either.
     if said.get("allow_private", provider.allow_private) and (moved or not provider.allow_private):
         principal.require(Action.ALLOW_PRIVATE_ADDRESS)
-    if moved and not said.get("client_secret"):
-        # A secret of one provider is never sent to another.
-        provider.client_secret = ""  # type: ignore[assignment]  # it takes plain values
     for name, value in said.items():
         setattr(provider, name, CHECKS[name](name, value))
     try:

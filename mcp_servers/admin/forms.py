@@ -120,7 +120,6 @@ class ServerForm(forms.Form):
     confinement = forms.ChoiceField(
         label=_("Confinement"),
         choices=Server.Confinement.choices,
-        initial=lambda: settings.BONOBOT_STDIO_CONFINEMENT,
         required=False,
         widget=Select,
         help_text=_(
@@ -259,6 +258,7 @@ class ServerForm(forms.Form):
         """Leave to each role what it may set; the operations check all of it again."""
         super().__init__(*args, **kwargs)
         self.principal = principal
+        self.fields["confinement"].initial = settings.BONOBOT_STDIO_CONFINEMENT
         choices = list(Server.Approval.choices)
         if not principal.may(Action.TRUST_ALL_CHANGES):
             choices = [one for one in choices if one[0] != Server.Approval.ALWAYS]

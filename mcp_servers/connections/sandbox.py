@@ -180,7 +180,7 @@ def _program_folders(command: str) -> Iterator[str]:
     found = [Path(command).parent, Path(command).resolve().parent]
     # `…/bin/npx` leads to `…/lib/node_modules/npm/bin`: what lies beside `bin` belongs to it.
     found += [one.parent / "lib" for one in found if one.name == "bin"]
-    found += [Path(sys.prefix), Path(sys.base_prefix)]
+    found += [Path(sys.prefix), Path(sys.prefix).resolve(), Path(sys.base_prefix)]
     system = ("/usr", *(f"/{name}" for name in ("bin", "sbin", "lib", "lib64")))
     for path in dict.fromkeys(found):
         if path != Path("/") and not any(_holds(one, str(path)) for one in system):

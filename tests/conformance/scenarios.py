@@ -2,19 +2,12 @@
 
 MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
 
-# Played in every run of the tests; `make conformance` plays all that a revision names.
+# Played of the client's role in every run of the tests; `make conformance` plays all that a revision names.
 SELECTION = (
     (MODERN, "sep-2322-client-request-state"),
     (MODERN, "auth/scope-step-up"),
     (MODERN, "auth/authorization-server-migration"),
     (HANDSHAKE, "auth/pre-registration"),
-)
-# The same of the server's role, through the gateway.
-SERVED = (
-    (MODERN, "server-stateless"),
-    (MODERN, "input-required-result-multi-round"),
-    (MODERN, "tasks-lifecycle"),
-    (HANDSHAKE, "tools-call-elicitation"),
 )
 # Of the server's role, beside what is required: the extension of tasks.
 TASKS = (

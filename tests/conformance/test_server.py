@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.bearer import door
-from tests.conformance.scenarios import BEYOND, HANDSHAKE, MODERN, SERVED, TASKS, TOLERATED
+from tests.conformance.scenarios import BEYOND, HANDSHAKE, MODERN, TASKS, TOLERATED
 from tests.conformance.suite import Verdict, judged, required
 from tests.everything import everything
 from tests.parts import ROOT
@@ -79,13 +79,6 @@ def test_the_gateway_conforms(
     revision: str, scenarios: list[str], gateway: str, tmp_path: Path
 ) -> None:
     conforms(judged(gateway, tmp_path, "--requirements", revision), [*scenarios, *BEYOND[revision]])
-
-
-def test_the_gateway_conforms_in_what_is_played_always(gateway: str, tmp_path: Path) -> None:
-    for revision, scenario in SERVED:
-        # Forced, since extensions belong to no revision.
-        words = ("--scenario", scenario, "--spec-version", revision, "--force")
-        conforms(judged(gateway, tmp_path / scenario, *words), [scenario])
 
 
 @whole

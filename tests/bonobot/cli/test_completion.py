@@ -41,7 +41,7 @@ def completed(*words: str) -> list[str]:
     [
         (("mc",), {"mcp"}),
         (("mcp", "im"), {"import"}),
-        (("mcp", "dis"), {"disable", "disconnect"}),
+        (("mcp", "dis"), {"disable", "disable-preset", "disconnect"}),
         (("mcp", "import", "--fr"), {"--from"}),
         (("mcp", "import", "--from", "c"), {"claude-code", "claude-desktop", "cursor"}),
         (("mcp", "--json", "exp"), {"export"}),

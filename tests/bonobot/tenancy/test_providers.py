@@ -48,9 +48,13 @@ def test_owners_say_where_and_secrets_stay_sealed(acme: Organization, url: str) 
     assert "s3cret" not in str(AuditRow.objects.get(action="provider_added").__dict__)
     with pytest.raises(Conflict):
         providers.add(boss, url="https://login.example.com", **said)
-    providers.alter(boss, provider, url="https://other.example.com")
+    with pytest.raises(Invalid) as caught:
+        providers.alter(boss, provider, url="https://other.example.com")
+    assert caught.value.code == "credential_needed"  # one provider's is never sent to another
     provider.refresh_from_db()
-    assert not provider.client_secret  # one provider's secret is never sent to another
+    providers.alter(boss, provider, url="https://other.example.com", client_secret="")
+    provider.refresh_from_db()
+    assert not provider.client_secret
     operator = casting.person(acme, Role.OPERATOR, "otto")
     inner = casting.provider(acme, "http://127.0.0.1:1", "Inner", allow_private=True)
     providers.alter(boss, inner, name="Ours")

@@ -1,0 +1,53 @@
+"""Stored secrets stay with the addresses that they were entered for."""
+
+import pytest
+
+from bonobot.lib.problems import Invalid
+from bonobot.lib.stored_secrets import keep_with_addresses, origin_of
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("https://a.example.com/mcp", "https://a.example.com/other?x", True),
+        ("https://a.example.com", "https://A.example.com:443/", True),
+        ("https://a.example.com", "https://a.example.com./", True),
+        ("https://a.example.com", "http://a.example.com", False),
+        ("https://a.example.com", "https://a.example.com:8443", False),
+        ("https://a.example.com", "https://b.example.com", False),
+        ("https://a.example.com", "https://a.example.com.evil.example", False),
+        ("https://a.example.com", "https://a.example.com@evil.example", False),
+        ("https://a.example.com", "https://a.example.com:99999999", False),
+        ("https://a.example.com", "", False),
+    ],
+)
+def test_origins_are_compared_by_what_is_connected_to(one: str, other: str, same: bool) -> None:
+    assert (origin_of(one) == origin_of(other)) == same
+
+
+def test_what_is_entered_again_may_go_anywhere() -> None:
+    keep_with_addresses([], {"url": "https://a"}, {"url": "https://b"})
+
+
+def test_an_address_that_is_left_out_and_one_that_is_blank_are_the_same() -> None:
+    keep_with_addresses(["secret"], {"issuer": ""}, {})
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({"url": "https://a"}, {"url": "https://b"}),
+        ({"url": "https://a"}, {"url": "https://a", "issuer": "https://b"}),
+        ({"url": "https://a", "token_url": "https://b"}, {"url": "https://a"}),
+    ],
+)
+def test_a_kept_secret_is_refused_where_an_address_changes(
+    before: dict[str, str], now: dict[str, str]
+) -> None:
+    with pytest.raises(Invalid) as caught:
+        keep_with_addresses(["auth_config.client_secret"], before, now)
+    assert (caught.value.code, caught.value.field) == (
+        "credential_needed",
+        "auth_config.client_secret",
+    )
+    assert "https://" not in str(caught.value)
