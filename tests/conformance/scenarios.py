@@ -2,7 +2,8 @@
 
 MODERN, HANDSHAKE = "2026-07-28", "2025-11-25"
 
-# Played of the client's role in every run of the tests; `make conformance` plays all that a revision names.
+# Played in every run of the tests, of the client's role; `make conformance` plays all that a
+# revision names, of both.
 SELECTION = (
     (MODERN, "sep-2322-client-request-state"),
     (MODERN, "auth/scope-step-up"),
