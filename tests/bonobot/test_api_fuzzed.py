@@ -28,7 +28,7 @@ from tests.processes import Web
 SETTINGS = ROOT / "tests" / "fuzzing.toml"
 WHOLE = os.environ.get("TEST_FUZZING") == "whole"
 EXAMPLES = "30" if WHOLE else "1"
-# That each operation wants credentials takes two more requests: `test_nobody_is_answered…` asks them.
+# That each operation wants credentials takes two more requests, which another test here makes.
 CHECKS = () if WHOLE else ("--exclude-checks", "ignored_auth")
 PHASES = "examples,coverage,fuzzing" if WHOLE else "examples,fuzzing"
 
