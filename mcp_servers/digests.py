@@ -8,6 +8,28 @@ from bonobot.lib.problems import Invalid
 from bonobot.lib.sayings import say
 
 
+def same_value(one: Any, other: Any) -> bool:
+    """Tell whether two JSON values differ in nothing but how numbers are written: 100 and 100.0.
+
+    JSON has one kind of numbers (RFC 8259, section 6); what is no JSON value is like nothing.
+    """
+    try:
+        return canonical(_whole(one)) == canonical(_whole(other))
+    except ValueError:
+        return False
+
+
+def _whole(value: Any) -> Any:
+    """Return a value with whole numbers as integers; a boolean is none."""
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
 def digest(payload: Any) -> str:
     """Return SHA-256 over every field of a payload; only the order of keys makes no difference.
 

@@ -22,8 +22,8 @@ from bonobot.notices.writing import notify
 from mcp_servers import outages
 from mcp_servers.approval import pin_all
 from mcp_servers.connections.pool import connections
-from mcp_servers.connections.survey import Item, Survey
-from mcp_servers.digests import digest
+from mcp_servers.connections.survey import DECLARED_TWICE, Item, Survey
+from mcp_servers.digests import digest, same_value
 from mcp_servers.endpoints import endpoint_of
 from mcp_servers.models import Check, Definition, Server
 from mcp_servers.models.definitions import NAME_LENGTH
@@ -286,7 +286,13 @@ def _as_read(row: Definition, item: Item) -> bool:
     """
     current = row.rules_version >= RULES or not row.fault
     same = row.present and bool(item.fault) <= bool(row.fault)
-    return same and current and row.digest == digest(item.payload)
+    # All other faults lie in the definition itself.
+    same = same and (row.fault == DECLARED_TWICE) == (item.fault == DECLARED_TWICE)
+    return (
+        same
+        and current
+        and (row.digest == digest(item.payload) or same_value(row.payload, storable(item.payload)))
+    )
 
 
 def _alter(row: Definition, item: Item, judgements: Judgements, readings: Readings) -> bool:

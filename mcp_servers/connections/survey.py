@@ -6,7 +6,7 @@ is cut short is told in the notices, and `complete` names the kinds that were re
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mcp_servers.connections.endpoint import Endpoint, Era
@@ -18,6 +18,7 @@ from mcp_servers.connections.wire import Request
 Kind = Literal["tool", "resource", "resource_template", "prompt", "instructions"]
 
 MAX_PAGES = 100
+DECLARED_TWICE = "It is declared twice, differently."
 MAX_CURSOR = 4096
 MAX_ITEM = 64 * 1024
 MAX_TOTAL = 8 * 1024 * 1024
@@ -174,9 +175,12 @@ def _take(endpoint: Endpoint, listing: _Listing, page: Any, reading: _Reading) -
 
 
 def _keep(endpoint: Endpoint, kind: Kind, name: str, payload: Any, reading: _Reading) -> None:
-    if (kind, name) in reading.items:
+    if (known := reading.items.get((kind, name))) is not None:
         shown = quote(endpoint, name, 80)
         reading.notices.append(f"The {kind} `{shown}` is declared twice; the first counts.")
+        if payload != known.payload and not known.fault:
+            # Which of them answers a call can't be told.
+            reading.items[kind, name] = replace(known, fault=DECLARED_TWICE)
         return
     size = len(json.dumps(payload))
     reading.size += min(size, MAX_ITEM)
