@@ -274,13 +274,16 @@ async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail
     way_out = await _open_way_out(endpoint)
     try:
         launch = await asyncio.to_thread(_prepare, endpoint, command, env, way_out)
-        _, child = await asyncio.get_running_loop().subprocess_exec(
-            lambda: Child(on_line, on_over, tail, endpoint.max_line, way_out),
-            *(*launch.words, *endpoint.limits.prefix(), command, *endpoint.args),
-            env=launch.env,
-            cwd=endpoint.cwd,
-            start_new_session=True,
+        starting = asyncio.ensure_future(
+            asyncio.get_running_loop().subprocess_exec(
+                lambda: Child(on_line, on_over, tail, endpoint.max_line, way_out),
+                *(*launch.words, *endpoint.limits.prefix(), command, *endpoint.args),
+                env=launch.env,
+                cwd=endpoint.cwd,
+                start_new_session=True,
+            )
         )
+        return await _started(starting)
     except BaseException as error:
         if way_out:
             await way_out.close()
@@ -292,6 +295,21 @@ async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail
         raise _not_started(
             endpoint, say("it could not be started ({error})", error=said)
         ) from error
+
+
+async def _started(starting: "asyncio.Future[tuple[asyncio.SubprocessTransport, Child]]") -> Child:
+    """Return the child once it has started; one that nobody waits for any more is ended.
+
+    The start itself is never cancelled: asyncio may wait for ever for a process whose pipes it was
+    connecting then.
+    """
+    try:
+        _, child = await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait({starting})
+        if not starting.cancelled() and starting.exception() is None:
+            await starting.result()[1].close(0)
+        raise
     return child
 
 

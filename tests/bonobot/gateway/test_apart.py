@@ -282,7 +282,8 @@ def test_progress_is_told_to_who_waits_for_it_alone(
 ) -> None:
     """Two principals call one server at once, under the same progress token."""
     boss = casting.administrator(acme)
-    tokens = {steps: issue(boss, name=f"{steps}", role=Role.MEMBER)[1] for steps in (3, 5)}
+    said = {"role": Role.MEMBER, "agent_ids": [helper.pk]}
+    tokens = {steps: issue(boss, name=f"{steps}", **said)[1] for steps in (3, 5)}
     path, together = "/mcp/agents/helper", Barrier(len(tokens))
 
     def called(steps: int) -> Reply:
