@@ -291,7 +291,7 @@ def module_page(
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    # A finalizer that logs a traceback while a report is made breaks the parser on 3.11 (gh-106905).
+    # A finalizer that logs a traceback meanwhile would break the parser of 3.11 (gh-106905).
     gc.disable()
     try:
         report = yield
