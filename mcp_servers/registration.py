@@ -19,7 +19,7 @@ from mcp_servers.naming import check_name, slugify
 from mcp_servers.oauth.accounts import Account
 from mcp_servers.oauth.parting import account_of_server, part
 from mcp_servers.openapi.documents import keep_document
-from mcp_servers.presets.enabling import check_enabled
+from mcp_servers.presets.availability import check_enabled
 from mcp_servers.recording import changing
 from mcp_servers.stopping import close_stopped
 
@@ -34,7 +34,7 @@ def add(
     """Register a server in the pool, or in `scope_id` (an agent's own); nothing half written.
 
     Raises the problems of `configuration.check`, `Conflict` (code `name_taken`), and those of
-    `enabling.check_enabled`.
+    `availability.check_enabled`.
     """
     principal.require(Action.MANAGE_SERVERS)
     if preset is not None:

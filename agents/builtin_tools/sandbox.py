@@ -5,7 +5,6 @@ other process, and no network unless it was granted. Nothing but the workspace a
 can be written to. Where such a box can't be made, nothing is run: never in a weaker one.
 """
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,6 +15,7 @@ from bonobot.lib.sayings import say
 from mcp_servers.connections import confinement
 from mcp_servers.connections.confinement import Unavailable
 from mcp_servers.connections.limits import Limits
+from mcp_servers.connections.sandbox import namespace_words
 from mcp_servers.connections.system_view import system_words
 
 SCRATCH = 64 * 1024 * 1024  # bytes of /tmp
@@ -101,15 +101,7 @@ def _trial(words: tuple[str, ...]) -> str:
 
 def _box(network: bool, *, alone: bool) -> tuple[str, ...]:
     return (
-        *(_path("setpriv"), "--pdeathsig", "KILL", "--", _path("bwrap"), "--die-with-parent"),
-        *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"),
-        *("--unshare-cgroup-try", "--cap-drop", "ALL", "--hostname", "sandbox"),
-        *(("--disable-userns",) if alone else ()),
-        *(() if network else ("--unshare-net",)),
+        *namespace_words(network=network, forbids_namespaces=alone),
         *system_words(network=network),
         *("--size", str(SCRATCH), "--tmpfs", "/tmp"),  # noqa: S108
     )
-
-
-def _path(tool: str) -> str:
-    return shutil.which(tool) or tool

@@ -135,7 +135,7 @@ class AgentQuerySet(GovernedQuerySet):
     def open_to(self, principal: Principal) -> "AgentQuerySet":
         """Keep those that a principal may use, by its role, on every interface.
 
-        Whoever may read the organization has all, members those that were given to them. A token
+        A reader of the organization has all, members those that were given to them. A token
         has the agents that it names; without any, a reader's has all, and a member's has none. A
         program has none that aren't also those of the person who let it in.
         """

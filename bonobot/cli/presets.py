@@ -12,8 +12,8 @@ from bonobot.lib.problems import NotFound
 from bonobot.lib.runtime import runtime
 from bonobot.tenancy.principals import Principal
 from mcp_servers.models import Preset
+from mcp_servers.presets.availability import disable, enable, enabled_ids
 from mcp_servers.presets.catalogue import CatalogueEntry, load
-from mcp_servers.presets.enabling import disable, enable, enabled_ids
 from mcp_servers.presets.loading import load_presets
 from mcp_servers.presets.own import remove_preset
 from mcp_servers.presets.resolving import keep, resolve

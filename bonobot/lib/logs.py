@@ -126,8 +126,9 @@ class TextFormatter(logging.Formatter):
             text += " (" + " ".join(f"{name}={note}" for name, note in plain.items()) + ")"
         text = mask.text(text)
         # Objects are masked by their members: in a text, a signature is masked like a secret.
-        for name in notes.keys() - plain.keys():
-            text += f" {name}={json.dumps(notes[name])}"
+        for name, note in notes.items():
+            if isinstance(note, dict):
+                text += f" {name}={json.dumps(note)}"
         line = visible(text, MAX_MESSAGE).replace("\n", " ⏎ ")
         lines = [f"{when} {record.levelname:<7} {record.name}: {line}"]
         if traceback := _traceback(self, record):

@@ -25,12 +25,12 @@ from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import refuse, screen
 from mcp_servers import registration
 from mcp_servers.admin.forms import PLACES, ServerForm
-from mcp_servers.admin.preset_switching import switch_of
+from mcp_servers.admin.preset_availability import switch_of
 from mcp_servers.configuration import ServerSpec, allowed_launchers
 from mcp_servers.confining import USUAL_NETWORKS, usual_box
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import telling
-from mcp_servers.presets.enabling import enabled_ids, may_use
+from mcp_servers.presets.availability import enabled_ids, may_use
 from mcp_servers.presets.folders import KINDS, allowed_folders
 from mcp_servers.presets.using import preset_named, spec_from
 

@@ -27,8 +27,8 @@ from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import ScopedAdmin, Visit, refuse, screen
 from bonobot.tenancy.templatetags.bonobot import badge_html
+from mcp_servers.admin.preset_availability import disable_view, enable_view, switch_of
 from mcp_servers.admin.preset_forms import PresetEditForm, PresetPlainForm, initial, place_of
-from mcp_servers.admin.preset_switching import disable_view, enable_view, switch_of
 from mcp_servers.admin.servers import ServerAdmin
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import telling

@@ -28,8 +28,8 @@ from mcp_servers.api.configurations import (
 )
 from mcp_servers.models import Preset, Server
 from mcp_servers.presets import telling
+from mcp_servers.presets.availability import disable, enable, enabled_ids
 from mcp_servers.presets.declaring import MOST_PARAMETERS
-from mcp_servers.presets.enabling import disable, enable, enabled_ids
 from mcp_servers.presets.own import PresetSpec, add_preset, alter_in_part, remove_preset
 from mcp_servers.presets.using import preset_named, spec_from
 from mcp_servers.registration import add

@@ -137,29 +137,23 @@ def not_reached(endpoint: Endpoint, error: Exception, *, sent: bool) -> Upstream
 
 def not_confined(endpoint: Endpoint, why: str, remedy: str) -> UpstreamError:
     """Return the error of a server that can't be confined here as it was asked for."""
-    return UpstreamError(
-        say("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why),
-        code="confinement_unavailable",
-        server=endpoint.name,
-        sent=False,
-        remedy=remedy,
-        field="confinement",
-    )
+    said = say("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
+    return _unprotected(endpoint, said, "confinement_unavailable", remedy)
 
 
 def not_sandboxed(endpoint: Endpoint, why: str, remedy: str) -> UpstreamError:
     """Return the error of an organization's server where no sandbox can be made."""
+    said = say(
+        "`{endpoint}` was not started: servers of organizations run in a sandbox, and {why}.",
+        endpoint=endpoint.name,
+        why=why,
+    )
+    return _unprotected(endpoint, said, "sandbox_unavailable", remedy)
+
+
+def _unprotected(endpoint: Endpoint, said: str, code: str, remedy: str) -> UpstreamError:
     return UpstreamError(
-        say(
-            "`{endpoint}` was not started: servers of organizations run in a sandbox, and {why}.",
-            endpoint=endpoint.name,
-            why=why,
-        ),
-        code="sandbox_unavailable",
-        server=endpoint.name,
-        sent=False,
-        remedy=remedy,
-        field="confinement",
+        said, code=code, server=endpoint.name, sent=False, remedy=remedy, field="confinement"
     )
 
 

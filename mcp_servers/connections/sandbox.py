@@ -146,28 +146,29 @@ def forbids_namespaces() -> bool:
 
 
 def _trial(*, forbids_namespaces: bool) -> str:
-    words = [*_words_of_namespaces("none", forbids_namespaces=forbids_namespaces)]
+    words = [*namespace_words(network=False, forbids_namespaces=forbids_namespaces)]
     words += (*system_words(network=False), "--remount-ro", "/", "--", "/usr/bin/env", "true")
     return confinement.trial(words, {"PATH": os.defpath})
 
 
 def _base(network: Network) -> tuple[str, ...]:
     return (
-        *_words_of_namespaces(network, forbids_namespaces=forbids_namespaces()),
+        *namespace_words(network=network == "host", forbids_namespaces=forbids_namespaces()),
         *system_words(network=network == "host"),
         *(() if network == "host" else ("--ro-bind", str(HOSTS), "/etc/hosts")),
         *("--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp"),  # noqa: S108
     )
 
 
-def _words_of_namespaces(network: Network, *, forbids_namespaces: bool) -> tuple[str, ...]:
+def namespace_words(*, network: bool, forbids_namespaces: bool) -> tuple[str, ...]:
+    """Return the words with which every sandbox begins: namespaces of its own, no privileges."""
     return (
         *(confinement.path_of("setpriv"), "--pdeathsig", "KILL", "--"),
         *(confinement.path_of("bwrap"), "--die-with-parent"),
         *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-uts"),
         *("--unshare-cgroup-try", "--cap-drop", "ALL", "--hostname", "sandbox"),
         *(("--disable-userns",) if forbids_namespaces else ()),
-        *(() if network == "host" else ("--unshare-net",)),
+        *(() if network else ("--unshare-net",)),
     )
 
 

@@ -8,8 +8,8 @@ from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.models import Preset, Server
+from mcp_servers.presets.availability import check_enabled
 from mcp_servers.presets.catalogue import fill
-from mcp_servers.presets.enabling import check_enabled
 from mcp_servers.presets.folders import settled
 
 
@@ -36,7 +36,7 @@ def spec_from(
     """Return the server that the values make of a preset in the principal's organization.
 
     Raises the problems of `catalogue.fill`, and for programs those of `folders.settled` and
-    `enabling.check_enabled`.
+    `availability.check_enabled`.
     """
     check_enabled(principal, preset)
     spec = fill(preset, values, name=name, **common)

@@ -12,7 +12,7 @@ from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Role
 from mcp_servers.api.progress import CHECK_DUE
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.enabling import enable
+from mcp_servers.presets.availability import enable
 from mcp_servers.status import record_contact, record_failure
 from mcp_servers.tasks import check_due
 from tests import desk, rest

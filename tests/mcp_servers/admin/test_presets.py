@@ -8,7 +8,7 @@ from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Role
 from mcp_servers.configuration import ServerSpec
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.enabling import enable
+from mcp_servers.presets.availability import enable
 from mcp_servers.presets.own import PresetSpec, add_preset
 from mcp_servers.registration import add
 from tests import desk

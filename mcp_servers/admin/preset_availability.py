@@ -19,7 +19,7 @@ from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.screens import back
 from mcp_servers.models import Preset
-from mcp_servers.presets.enabling import disable, enable, is_enabled
+from mcp_servers.presets.availability import disable, enable, is_enabled
 
 View = Callable[..., HttpResponseBase]
 

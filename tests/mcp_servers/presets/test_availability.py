@@ -19,7 +19,7 @@ from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Role
 from mcp_servers.importing import plan
 from mcp_servers.models import Preset, Server
-from mcp_servers.presets.enabling import disable, enable, enabled_ids, may_use
+from mcp_servers.presets.availability import disable, enable, enabled_ids, may_use
 from mcp_servers.presets.loading import load_presets
 from mcp_servers.presets.using import preset_named, spec_from
 from mcp_servers.registration import add
