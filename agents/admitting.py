@@ -217,8 +217,7 @@ async def _refuse(
     if isinstance(problem, Refusal) and problem.code == "audit_unavailable":
         return
     decision = Decision("deny", problem.rule or problem.code, problem.code)
-    row_id: UUID | None = None
+    asked: UUID | None = None
     if isinstance(problem, ApprovalRequired):
-        # The call itself may still come, under its own id.
-        decision, row_id = Decision("ask", decision.rule, decision.code), problem.approval_id
-    await writer().refuse_async(opening(request, snapshot, target, decision, row_id=row_id))
+        decision, asked = Decision("ask", decision.rule, decision.code), problem.approval_id
+    await writer().refuse_async(opening(request, snapshot, target, decision, asked=asked))

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -18,6 +19,7 @@ from agents.models import Agent, Budget, Session
 from bonobot.ledger.changes import change
 from bonobot.ledger.usage import spent_many
 from bonobot.lib.problems import Invalid
+from bonobot.lib.row_locks import lock
 from bonobot.lib.sayings import say
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
@@ -117,6 +119,7 @@ def set_budgets(principal: Principal, owner: Owner, lines: Sequence[BudgetLine])
         resource_name=owner.name,
         details={"budgets": [asdict(line) for line in lines]},
     ):
+        lock(type(owner)._base_manager.filter(pk=owner.pk))
         budgets_of(owner).delete()
         Budget.objects.bulk_create(
             Budget(organization_id=organization_id, **_owned(owner), **asdict(line))
@@ -126,8 +129,10 @@ def set_budgets(principal: Principal, owner: Owner, lines: Sequence[BudgetLine])
 
 def change_budget(principal: Principal, owner: Owner, line: BudgetLine) -> None:
     """Add a budget to an owner's, or replace the one of the same unit and period."""
-    kept = [one for one in map(line_of, budgets_of(owner)) if _place(one) != _place(line)]
-    set_budgets(principal, owner, [*kept, line])
+    with transaction.atomic():
+        lock(type(owner)._base_manager.filter(pk=owner.pk))  # the others stay as they are by then
+        kept = [one for one in map(line_of, budgets_of(owner)) if _place(one) != _place(line)]
+        set_budgets(principal, owner, [*kept, line])
 
 
 def remove_budget(principal: Principal, row: Budget) -> None:

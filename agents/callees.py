@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from agents.models import Agent, Given
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import NotFound
+from bonobot.lib.row_locks import lock
 from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -39,6 +40,7 @@ def set_callees(principal: Principal, agent: Agent, slugs: Sequence[str]) -> Non
         resource_name=agent.name,
         details={"may_ask": sorted(found)},
     ):
+        lock(Agent.objects.filter(pk=agent.pk))
         agent.given.filter(callee__isnull=False).delete()
         Given.objects.bulk_create(
             Given(organization_id=agent.organization_id, agent=agent, callee=row)

@@ -21,6 +21,7 @@ from agents.targets import Target
 from bonobot.ledger.entries import Admission, Charge, Opening, Reserve
 from bonobot.ledger.fingerprints import fingerprint
 from bonobot.lib.canonical import canonical, digest, sorted_text
+from bonobot.lib.ordered_ids import ordered_id
 from bonobot.lib.untrusted import storable
 
 ARGUMENTS_KEPT = 16_384
@@ -44,7 +45,8 @@ def admission(
         session_id=request.holding_session,
         agent_id=snapshot.agent_id,
     )
-    if consent is not None:
+    # A further leg sends nothing that its first one didn't: people answer what a server asks back.
+    if consent is not None or request.continues is not None:
         found = tuple(replace(flow, barred=0) for flow in found)
     return Admission(
         opening=opening(request, snapshot, target, decision, consent=consent),
@@ -63,14 +65,18 @@ def opening(
     decision: Decision,
     *,
     consent: Consent | None = None,
-    row_id: UUID | None = None,
+    asked: UUID | None = None,
 ) -> Opening:
-    """Return the audit's first half, in the shape of FEATURES A9; `row_id` is else the call's."""
+    """Return the audit's first half, in the shape of FEATURES A9.
+
+    `asked` is the approval that the call waits for. Such a row has an id of its own: the call
+    itself may still come under its own, and may be asked about again.
+    """
     server = _server(snapshot, target)
     named = _named(request, snapshot, target, server)
     called = target.facts.own_name if target and request.method == "tools/call" else named
     return Opening(
-        call_id=row_id or request.call_id,
+        call_id=ordered_id() if asked else request.call_id,
         organization_id=snapshot.organization_id,
         action=_action(request, snapshot),
         event_type="call",
@@ -82,7 +88,7 @@ def opening(
         code=decision.code,
         details={
             **_details(request, snapshot, called, target, server),
-            **_consented(consent, row_id, request),
+            **_consented(consent, asked, request),
             **_shadow(request, snapshot, target, decision),
         },
         agent_id=snapshot.agent_id,
@@ -156,13 +162,13 @@ def _about(
     return said
 
 
-def _consented(consent: Consent | None, row_id: UUID | None, request: Request) -> dict[str, Any]:
+def _consented(consent: Consent | None, asked: UUID | None, request: Request) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if consent is not None:
         permit = consent.permit
         found["approval_id"] = str(permit.id) if permit else "session"
-    if row_id is not None:
-        found["call_id"] = str(request.call_id)
+    if asked is not None:
+        found |= {"approval_id": str(asked), "call_id": str(request.call_id)}
     return found
 
 

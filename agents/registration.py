@@ -105,6 +105,7 @@ def give_to(principal: Principal, agent: Agent, usernames: Collection[str]) -> N
             remedy="Add them as a member first.",
         )
     with change(**_what(principal, agent, "agent_given", {"members": sorted(found)})):
+        lock(Agent.objects.filter(pk=agent.pk))
         agent.members.set(found.values())
 
 

@@ -18,6 +18,7 @@ from agents.models import Agent, ToolPolicy, ToolRule
 from bonobot.ledger.changes import change
 from bonobot.lib.canonical import canonical, digest
 from bonobot.lib.problems import Invalid
+from bonobot.lib.row_locks import lock
 from bonobot.lib.sayings import say
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.principals import Principal
@@ -196,6 +197,8 @@ def replace_policy(
 ) -> ToolPolicy:
     """Store another mode and other rules, within a recorded change; `columns` are set too."""
     with transaction.atomic():
+        # Whoever compares a version of the policy locks its owner, too: none changes it meanwhile.
+        lock(type(owner)._base_manager.filter(pk=owner.pk))
         policy, _ = ToolPolicy.objects.update_or_create(
             agent=_agent(owner),
             organization_id=organization_of(owner),

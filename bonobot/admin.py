@@ -30,9 +30,10 @@ from bonobot.tenancy.providers import announced
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import ScopedAdmin, profile
 from bonobot.tenancy.screens.answers import View, answering, fragment, rights, screen
+from bonobot.tenancy.screens.form_versions import versioned
 from bonobot.tenancy.screens.founding import is_founding
 from bonobot.tenancy.screens.joining import is_invited
-from bonobot.tenancy.second_factor import SecondFactorNeeded
+from bonobot.tenancy.second_factor import SecondFactorNeeded, has_second_factor
 from bonobot.tenancy.sign_on import SingleSignOnNeeded, mark_of, organizations_of
 from bonobot.tenancy.signing_in import SignInView, count_attempt
 from bonobot.tenancy.templatetags.bonobot import counted
@@ -111,9 +112,18 @@ class SignIn(AuthenticationForm):
     """Let in whoever belongs to an organization, or is about to; `is_staff` plays no part."""
 
     def clean(self) -> dict[str, Any]:
-        """Count the try before the password is looked at."""
-        count_attempt(self.request, self.cleaned_data.get("username", ""))
-        found: dict[str, Any] = super().clean()
+        """Count the try before the password is looked at.
+
+        While the account is tried from many addresses, the password is looked at all the same, and
+        the answer is one, unless it is right and a second factor comes next.
+        """
+        refusal = count_attempt(self.request, self.cleaned_data.get("username", ""))
+        try:
+            found: dict[str, Any] = super().clean()
+        except ValidationError as error:
+            raise refusal or error from None
+        if refusal and not has_second_factor(self.get_user()):
+            raise refusal
         return found
 
     def confirm_login_allowed(self, user: AbstractBaseUser) -> None:
@@ -155,7 +165,7 @@ class Site(AdminSite):
 
     def admin_view(self, view: View, cacheable: bool = False) -> View:
         """Wrap a view: signed in, of an organization, problems answered as people expect."""
-        return super().admin_view(answering(view), cacheable)
+        return super().admin_view(answering(versioned(view)), cacheable)
 
     @method_decorator((never_cache, login_not_required))
     def login(

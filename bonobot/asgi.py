@@ -18,6 +18,7 @@ django_application = get_asgi_application()  # sets Django up, which the imports
 
 from bonobot import health, metrics, readiness, urls  # noqa: E402, F401 - so none loads them late
 from bonobot.gateway.mount import Mount, serves  # noqa: E402
+from bonobot.lib.headers import with_headers  # noqa: E402
 from bonobot.lib.metrics import answered  # noqa: E402
 from bonobot.lib.runtime import Runtime  # noqa: E402
 
@@ -35,14 +36,33 @@ AREAS = frozenset({"admin", "api", "oauth", "static"})
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer lifespan and health here, the gateway's paths there, everything else by Django."""
+    """Answer with the usual headers whoever answers; what fails before it answers is a 500."""
     kind = scope["type"]
     if kind == "lifespan":
         await lifespan(receive, send)
     elif kind == "websocket":
         await receive()
         await send({"type": "websocket.close", "code": 1000})
-    elif LENGTHS.issubset(name for name, _ in scope["headers"]):
+    else:
+        begun = False
+
+        async def sending(message: Mapping[str, Any]) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        completed = with_headers(sending)
+        try:
+            await route(scope, receive, completed)
+        except Exception:
+            if not begun:
+                await refuse(completed, 500, b"The server failed. Its log says why.\n")
+            raise  # to be logged
+
+
+async def route(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer health here, the gateway's paths there, everything else by Django."""
+    if LENGTHS.issubset(name for name, _ in scope["headers"]):
         await refuse_lengths(send)
     elif scope["path"] == health.PATH:
         await health.respond(send)
@@ -58,10 +78,15 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def refuse_lengths(send: Send) -> None:
     """Refuse a request with a length and a coding, and hear no more from there (RFC 9112, 6.1)."""
-    headers = [(name.encode(), value.encode()) for name, value in REFUSED.items()]
-    await send({"type": "http.response.start", "status": 400, "headers": headers})
     said = b"Content-Length and Transfer-Encoding together say two things. Send one of them.\n"
-    await send({"type": "http.response.body", "body": said})
+    await refuse(send, 400, said)
+
+
+async def refuse(send: Send, status: int, text: bytes) -> None:
+    """Answer with a text, and close the connection."""
+    headers = [(name.encode(), value.encode()) for name, value in REFUSED.items()]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text})
 
 
 def area(path: str) -> str:

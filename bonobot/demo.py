@@ -143,7 +143,24 @@ def _serve(principal: Principal, agent: Agent, one: _DemoServer) -> str | None:
     """Register, discover, approve and bind one server; return what went wrong, if anything."""
     if find_spec(one.module) is None:
         return f"isn't installed. It comes with: {INSTALL}"
-    server = add(
+    try:
+        server = _add(principal, one)
+    except Problem as problem:
+        return f"can't be added: {problem}"
+    failed = None
+    try:
+        runtime().call(discover, server.pk, actor=principal.actor)
+        approve(principal, server)
+    except Problem as problem:
+        failed = f"can't be used: {problem}"
+    bind(principal, agent, server)
+    if not one.enabled:
+        switch(principal, server, enabled=False)
+    return failed
+
+
+def _add(principal: Principal, one: _DemoServer) -> Server:
+    return add(
         principal,
         ServerSpec(
             name=one.name,
@@ -156,16 +173,6 @@ def _serve(principal: Principal, agent: Agent, one: _DemoServer) -> str | None:
             },
         ),
     )
-    failed = None
-    try:
-        runtime().call(discover, server.pk, actor=principal.actor)
-        approve(principal, server)
-    except Problem as problem:
-        failed = f"can't be used: {problem}"
-    bind(principal, agent, server)
-    if not one.enabled:
-        switch(principal, server, enabled=False)
-    return failed
 
 
 def _allowed(agent: Agent) -> tuple[str, ...]:

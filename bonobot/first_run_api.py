@@ -1,5 +1,6 @@
 """REST of the first run: how far the organization is, what is skipped, and whether it is hidden."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.urls import path
@@ -10,7 +11,7 @@ from rest_framework.response import Response
 from bonobot.first_run import SLUGS, begun, close, skip
 from bonobot.tenancy.api.resources import Resource
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 from bonobot.tenancy.roles import Action
 
 
@@ -24,7 +25,7 @@ class FirstStepShape(Shape):
     skipped = serializers.BooleanField()
 
 
-class FirstRunShape(Shape):
+class FirstRunShape(VersionedShape):
     """How far the organization has come."""
 
     steps = FirstStepShape(many=True)
@@ -33,9 +34,14 @@ class FirstRunShape(Shape):
     )
     hidden = serializers.BooleanField(help_text="It was taken off the dashboard.")
 
+    def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what people say about it; which steps are done follows from other things."""
+        skipped = [step["slug"] for step in shown["steps"] if step["skipped"]]
+        return {"hidden": shown["hidden"], "skipped": skipped}
+
 
 @extend_schema_serializer(examples=[OpenApiExample("Enough", {"hidden": True, "skipped": ["ask"]})])
-class FirstRunBody(Shape):
+class FirstRunBody(VersionedBody):
     """What people say about it."""
 
     hidden = serializers.BooleanField(help_text="Off the dashboard.")
@@ -71,7 +77,7 @@ class OneFirstRun(Resource):
         found = begun(self.organization_id)
         following = found.next.slug if found.next else None
         told = {"steps": found.steps, "next": following, "hidden": found.closed}
-        return Response(FirstRunShape(told).data)
+        return self.shown(told, FirstRunShape)
 
 
 urlpatterns = [path("first-run", OneFirstRun.as_view(), name="first-run")]

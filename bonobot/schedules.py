@@ -95,7 +95,8 @@ def save_schedule(principal: Principal, row: PeriodicTask, *, every: int, enable
         row.interval = _interval(every)
         row.expire_seconds = _expires(every, entries().get(row.name, {}))
         row.enabled = enabled
-        row.save()
+        # The scheduler writes the same row: its last run stays as it is.
+        row.save(update_fields=["interval", "expire_seconds", "enabled", "date_changed"])
 
 
 def period_s(row: PeriodicTask) -> int:

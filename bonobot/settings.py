@@ -87,6 +87,7 @@ CSRF_TRUSTED_ORIGINS = [BONOBOT_URL]
 _cookie = "__Host-bonobot_{}" if _https else "bonobot_{}"
 SESSION_COOKIE_NAME = _cookie.format("session")
 CSRF_COOKIE_NAME = _cookie.format("csrf")
+BONOBOT_DEVICE_COOKIE = _cookie.format("device")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
 SECURE_HSTS_SECONDS = 31_536_000 if _https else 0
 SECURE_REFERRER_POLICY = "same-origin"
@@ -300,6 +301,7 @@ SPECTACULAR_SETTINGS = {
     # Names for clients, where several things have a member of the same name.
     "ENUM_NAME_OVERRIDES": {
         "AuditOutcome": "bonobot.ledger.models.AuditRow.Outcome",
+        "InstallationState": ["needed", "installing", "installed", "failed"],
         "PersonLanguage": ["en", "de"],
         "SnippetLanguage": ["json", "toml", "sh"],
         "ServerScope": ["pool", "agent"],
@@ -378,8 +380,11 @@ if BONOBOT_EGRESS_PROXY and not BONOBOT_EGRESS_PROXY.startswith("http://"):
         "`BONOBOT_EGRESS_PROXY` must be like `http://user:password@host:3128`."
     )
 BONOBOT_READ_S = env.number("BONOBOT_READ_S", 60, minimum=1, maximum=3_600)
+BONOBOT_REQUEST_HEAD_S = env.number("BONOBOT_REQUEST_HEAD_S", 10, minimum=1, maximum=600)
+BONOBOT_REQUEST_BODY_S = env.number("BONOBOT_REQUEST_BODY_S", 30, minimum=1, maximum=3_600)
 BONOBOT_DRAIN_S = env.number("BONOBOT_DRAIN_S", 20, minimum=0, maximum=3_600)
 BONOBOT_START_S = env.number("BONOBOT_START_S", 10, minimum=1, maximum=600)
+BONOBOT_INSTALL_S = env.number("BONOBOT_INSTALL_S", 600, minimum=10, maximum=3_600)
 BONOBOT_MAX_LINE = env.number("BONOBOT_MAX_LINE", MIB, minimum=KIB, maximum=64 * MIB)
 BONOBOT_MAX_BODY = env.number("BONOBOT_MAX_BODY", 4 * MIB, minimum=KIB, maximum=256 * MIB)
 BONOBOT_MAX_DEFINITIONS = env.number("BONOBOT_MAX_DEFINITIONS", 1_000, minimum=1, maximum=100_000)

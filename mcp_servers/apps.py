@@ -14,8 +14,9 @@ class McpServersConfig(AppConfig):
 
     def ready(self) -> None:
         """Load the catalogue wherever `migrate` runs; keep stderr; hear servers; stop them."""
-        from mcp_servers import following, outputs, rereading
+        from mcp_servers import following, outputs, packages, rereading
         from mcp_servers.connections import changes
+        from mcp_servers.connections.installation import on_late_installation
         from mcp_servers.connections.last_words import keep_with
         from mcp_servers.connections.stopping import stop_by
         from mcp_servers.presets.loading import after_migrating  # needs the models
@@ -25,3 +26,5 @@ class McpServersConfig(AppConfig):
         keep_with(outputs.keep)
         changes.tell(rereading.hear, following.hear)
         stop_by(stopped)
+        if packages.discover_late not in on_late_installation:
+            on_late_installation.append(packages.discover_late)

@@ -6,9 +6,10 @@ it into what is stored: public parts and secret values apart. Reading back shows
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 
@@ -28,6 +29,7 @@ from mcp_servers.naming import check_name
 from mcp_servers.oauth import sign_in
 from mcp_servers.openapi import members
 from mcp_servers.pricing import priced
+from mcp_servers.process_rules import check_folders, check_variables, refuse_nul
 
 HTTP_NAMES = frozenset({"http", "streamable_http", "streamable-http", "sse"})
 STDIO_FIELDS = frozenset({"command", "args", "env", "cwd"})
@@ -47,14 +49,15 @@ _PARAMETER = re.compile(r"\$\{[^}]*\}")
 _OURS = re.compile(
     r"(?i)host|content-length|content-type|transfer-encoding|connection|accept|mcp-.*"
 )
-_OURS_ENV = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL|LD_.*|DYLD_.*")
+_OURS_ENV = re.compile(r"(?i)BONOBOT_.*|DATABASE_URL|REDIS_URL")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSpec(AskedBack):
     """What a person says about a server; the shapes are those of FEATURES A2 and A3.
 
-    `confinement` and `network` that aren't said stay as they are.
+    `confinement` and `network` that aren't said stay as they are. `env_exceptions` says why each
+    dangerous variable is allowed, by its name; None keeps what is stored.
     """
 
     name: str
@@ -68,6 +71,7 @@ class ServerSpec(AskedBack):
     only_tools: Sequence[str] | None = None  # globs; None keeps what is stored
     confinement: str | None = None
     network: str | None = None
+    env_exceptions: Mapping[str, str] | None = None
     call_price: int | None = None  # micro-dollars; None keeps what is stored, so do the next two
     second_price: int | None = None
     calls_per_minute: int | None = None  # 0: no limit
@@ -93,12 +97,11 @@ def check(
     `by_preset` says that the command line comes from an approved preset, which an organization may
     use; otherwise only a platform administrator may set one (DESIGN section 6).
     """
-    name = _name(spec.name)
     transport = _transport(spec.transport_type)
     document = None
     if transport == Server.Transport.STDIO:
         _may_set_command(principal, spec, old=old, by_preset=by_preset)
-        config, secrets = _stdio(spec.endpoint_config)
+        config, secrets = _stdio(principal.organization_id, spec.endpoint_config)
     else:
         config, secrets = _http(spec, transport)
     if transport == Server.Transport.OPENAPI:
@@ -116,7 +119,7 @@ def check(
     keep_from_strangers(old, said, secrets | credentials)
     return Checked(
         columns={
-            "name": name,
+            "name": _name(spec.name),
             "description": spec.description[:500],
             "transport_type": transport,
             "endpoint_config": config,
@@ -125,6 +128,7 @@ def check(
             "enabled": bool(spec.enabled),
             "approval": _approval(principal, spec.approval, old),
             "allow_private": _private(principal, spec.allow_private, old),
+            "env_exceptions": _exceptions(principal, spec, secrets, old),
             **(box.columns() | _only_tools(spec) | priced(spec) | asked_back(spec)),
         },
         secrets=secrets | credentials,
@@ -218,8 +222,17 @@ def _may_set_command(
     )
 
 
-def _stdio(raw: Any) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
+def _exceptions(
+    principal: Principal, spec: ServerSpec, secrets: Collection[SecretKey], old: Server | None
+) -> dict[str, str]:
+    """Return why dangerous variables are allowed; raises for those that aren't."""
+    names = [name for place, name in secrets if place == Secret.Placement.ENV]
+    return check_variables(principal, names, spec.env_exceptions, old=old)
+
+
+def _stdio(organization_id: UUID, raw: Any) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
     config = members_of(raw, STDIO_FIELDS, "endpoint_config")
+    refuse_nul(config)
     command, args, cwd = config.get("command"), config.get("args", []), config.get("cwd")
     if not isinstance(command, str) or not command.strip():
         raise Invalid(
@@ -239,6 +252,7 @@ def _stdio(raw: Any) -> tuple[dict[str, Any], dict[SecretKey, str | None]]:
     if cwd:
         _filled([cwd], "endpoint_config.cwd")
         public["cwd"] = str(cwd)
+    check_folders(organization_id, public)
     secrets = _named(
         config.get("env"), Secret.Placement.ENV, "endpoint_config.env", _ENV_NAME, _OURS_ENV
     )

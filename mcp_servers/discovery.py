@@ -5,7 +5,7 @@ disappeared is marked, its pin kept; one invalid definition never hides the othe
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -17,10 +17,11 @@ from bonobot.lib.problems import NotFound, Problem
 from bonobot.lib.row_locks import lock
 from bonobot.lib.runtime import runtime
 from bonobot.lib.sayings import say
-from bonobot.lib.untrusted import storable
+from bonobot.lib.untrusted import storable, visible
 from bonobot.notices.writing import notify
 from mcp_servers import outages
 from mcp_servers.approval import pin_all
+from mcp_servers.connections.installation import installed
 from mcp_servers.connections.pool import connections
 from mcp_servers.connections.survey import DECLARED_TWICE, Item, Survey
 from mcp_servers.digests import digest, same_value
@@ -40,6 +41,7 @@ from mcp_servers.status import forget_attempt, record_attempt, record_failure, r
 
 DESCRIPTION_KEPT = 4096
 NAMES_TOLD = 10
+NAME_SHOWN = 100
 
 Judgements = Mapping[str, Judgement]
 Key = tuple[str, str]
@@ -69,23 +71,31 @@ class Removed(NotFound):
 
 
 async def discover(
-    server_id: UUID, *, actor: Actor, kind: str = Check.Kind.DISCOVERY, of: str = ""
+    server_id: UUID,
+    *,
+    actor: Actor,
+    kind: str = Check.Kind.DISCOVERY,
+    of: str = "",
+    patience_s: float | None = None,
 ) -> Discovered:
     """Survey the server and keep what it declares; status and a `Check` row tell how it went.
 
     Where each person signs in, a person's discovery uses their own login, and one in the background
     that of any member whose login holds. `of` names a holder whose connection, where it lives, is
-    asked: lists may differ by connection. Raises `UpstreamError` (or another `Problem`) after
-    having recorded it; that one person has to sign in says nothing about the server. `Removed`
-    where there is no such server, or none any more.
+    asked: lists may differ by connection. `patience_s` is how long the installation of its package
+    is waited for, by default as long as for a start. Raises `UpstreamError` (or another `Problem`)
+    after having recorded it; that one person has to sign in says nothing about the server.
+    `Removed` where there is no such server, or none any more.
     """
     try:
-        return await _discover(server_id, actor=actor, kind=kind, of=of)
+        return await _discover(server_id, actor=actor, kind=kind, of=of, patience_s=patience_s)
     except Server.DoesNotExist:
         raise Removed() from None
 
 
-async def _discover(server_id: UUID, *, actor: Actor, kind: str, of: str) -> Discovered:
+async def _discover(
+    server_id: UUID, *, actor: Actor, kind: str, of: str, patience_s: float | None
+) -> Discovered:
     orm = runtime().aside
     server = await orm(Server.objects.get, pk=server_id)
     await orm(record_attempt, server)
@@ -93,6 +103,8 @@ async def _discover(server_id: UUID, *, actor: Actor, kind: str, of: str) -> Dis
     try:
         endpoint = await orm(endpoint_of, server)
         reached = for_person(endpoint, person) if person else await for_background(endpoint)
+        if patience_s is not None:
+            await installed(replace(reached, patience_s=patience_s))
         if server.speaks_mcp:
             survey = await connections().survey(reached, of=of)
         else:
@@ -165,9 +177,12 @@ def keep(
     server = rows.get()
     fresh, altered, gone = _compared(server, survey, judgements, readings or Readings())
     first = server.discovered_at is None
+    renamed = _find_rename(server, survey)
     record_success(server, kind, survey)
-    if fresh or altered or gone:
-        _write(server, fresh, altered, gone, actor=actor, first=first)
+    if fresh or altered or gone or renamed:
+        _write(server, fresh, altered, gone, renamed, actor=actor, first=first)
+    if renamed:
+        _tell_renamed(server, renamed)
     kept = server.definitions.all()
     kept.filter(present=True).update(last_seen_at=timezone.now())
     if fresh or altered:
@@ -211,20 +226,19 @@ def _write(
     fresh: list[Definition],
     altered: list[Definition],
     gone: list[Definition],
+    renamed: Mapping[str, str],
     *,
     actor: Actor,
     first: bool,
 ) -> None:
-    with changing(
-        server,
-        actor,
-        "definitions_discovered",
-        {
-            "new": _named(fresh),
-            "changed": _named(altered),
-            "gone": _named(gone),
-        },
-    ):
+    details: dict[str, Any] = {
+        "new": _named(fresh),
+        "changed": _named(altered),
+        "gone": _named(gone),
+    }
+    if renamed:
+        details["renamed"] = dict(renamed)
+    with changing(server, actor, "definitions_discovered", details):
         Definition.objects.bulk_create(fresh)
         for row in altered:
             row.save()
@@ -233,6 +247,41 @@ def _write(
             server.approval == Server.Approval.FIRST and first
         ):
             pin_all(server, [*fresh, *altered], by=f"approval:{server.approval}")
+        if renamed and server.approval != Server.Approval.ALWAYS:
+            server.definitions.exclude(pinned_digest="").update(
+                pinned=None, pinned_digest="", pinned_at=None, pinned_by=""
+            )
+
+
+def _find_rename(server: Server, survey: Survey) -> dict[str, str]:
+    """Return the names that an MCP server gave itself before and gives itself now, if they differ.
+
+    A server that calls itself something else may be another one, so what was approved of it is
+    reviewed again. One that has no name, or had none, says nothing by it.
+    """
+    if not server.speaks_mcp:
+        return {}
+    for member in ("name", "title"):
+        old, new = (_text(info.get(member)) for info in (server.server_info, survey.server_info))
+        if old and new and old != new:
+            return {"from": visible(old, NAME_SHOWN), "to": visible(new, NAME_SHOWN)}
+    return {}
+
+
+def _tell_renamed(server: Server, renamed: Mapping[str, str]) -> None:
+    notify(
+        server.organization_id,
+        "definitions_waiting",
+        outages.subject_of(server, "tools"),
+        say(
+            "{server} calls itself {new} now, and called itself {old} before. Its approvals were "
+            "withdrawn: review its tools again before they can be called.",
+            server=server.name,
+            new=renamed["to"],
+            old=renamed["from"],
+        ),
+        topic=f"renamed:{server.pk}:{renamed['to']}",
+    )
 
 
 def _tell_waiting(server: Server, found: list[UUID]) -> None:

@@ -13,11 +13,12 @@ from mcp_servers.asked_back import may_ask
 from mcp_servers.connections import sandbox
 from mcp_servers.connections.confinement import UNCONFINED, Confinement
 from mcp_servers.connections.endpoint import Endpoint
+from mcp_servers.connections.folder_rules import SYSTEM_ONLY
 from mcp_servers.connections.limits import Limits
 from mcp_servers.models import Secret, Server
 from mcp_servers.oauth.accounts import GRANTS, PER, Account, scopes_of
 from mcp_servers.oauth.signing import OAuthEndpoint
-from mcp_servers.presets.folders import allowed_folders
+from mcp_servers.presets.folders import allowed_folders, folder_rule
 
 API_KEY_HEADER = "X-API-Key"
 
@@ -40,7 +41,9 @@ def endpoint_of(server: Server) -> Endpoint:
         "command": config.get("command", ""),
         "args": tuple(config.get("args", ())),
         "env": sealed[Secret.Placement.ENV],
+        "env_exceptions": frozenset(server.env_exceptions),
         "cwd": config.get("cwd") or None,
+        "folder_rule": folder_rule(server.organization_id) if config.get("cwd") else SYSTEM_ONLY,
         "url": config.get("url", ""),
         "headers": sealed[Secret.Placement.HEADER] | _sign_in(server, credentials),
         "operations": frozenset(config.get("operations", ())),
@@ -50,12 +53,10 @@ def endpoint_of(server: Server) -> Endpoint:
         "discovery": server.discovery,
         "connect_s": settings.BONOBOT_CONNECT_S,
         "read_s": settings.BONOBOT_READ_S,
-        "start_s": settings.BONOBOT_START_S,
         "max_line": settings.BONOBOT_MAX_LINE,
         "max_body": settings.BONOBOT_MAX_BODY,
         "max_definitions": settings.BONOBOT_MAX_DEFINITIONS,
-        "limits": _limits(),
-        "confinement": _confinement(server),
+        **_process(server),
         "sandbox": _sandbox(server, tuple(config.get("args", ())), sealed[Secret.Placement.ENV]),
     }
     if place := _key_place(server):
@@ -63,6 +64,17 @@ def endpoint_of(server: Server) -> Endpoint:
     if server.auth_type == Server.Auth.OAUTH2:
         return OAuthEndpoint(**common, account=account_of(server, credentials))
     return Endpoint(**common)
+
+
+def _process(server: Server) -> dict[str, Any]:
+    """Return what holds for the process of a stdio server."""
+    return {
+        "start_s": settings.BONOBOT_START_S,
+        "packages": str(sandboxes(server.organization_id) / "packages"),
+        "install_s": settings.BONOBOT_INSTALL_S,
+        "limits": _limits(),
+        "confinement": _confinement(server),
+    }
 
 
 def _limits() -> Limits:
@@ -88,12 +100,14 @@ def _sandbox(
     if server.confinement != Server.Confinement.SANDBOX:
         return None
     network: Any = server.network
+    rule = folder_rule(server.organization_id)
+    roots = [
+        root for root in allowed_folders(server.organization_id) if not rule.refusal(str(root))
+    ]
     return sandbox.Sandbox(
         home=str(sandboxes(server.organization_id) / "home"),
         network=network,
-        folders=sandbox.folders_among(
-            (*args, *env.values()), allowed_folders(server.organization_id)
-        ),
+        folders=sandbox.folders_among((*args, *env.values()), roots),
         hidden=(str(settings.BONOBOT_VAR),),
         required=sandbox.fault() is not None and Organization.objects.count() > 1,
         allow_private=server.allow_private,

@@ -68,6 +68,8 @@ def described(server: Server, names: Names) -> dict[str, Any]:
         and Box(server.confinement, server.network) != usual_box()
     ):
         found |= {"confinement": server.confinement, "network": server.network}
+    if server.env_exceptions:
+        found["env_exceptions"] = server.env_exceptions
     found |= {name: getattr(server, name) for name in PRICED if getattr(server, name)}
     found |= chosen(server)
     if server.description:

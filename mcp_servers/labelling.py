@@ -6,43 +6,19 @@ private data and text that anybody wrote; what calculates or tells the time gets
 the server itself only add.
 """
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcp_servers.label_words import (
-    ADDRESSES,
-    CODE,
-    FILLER,
-    LOCAL,
-    MAKES,
-    PRIVATE,
-    PUBLIC,
-    PURE,
-    READS,
-    RECIPIENTS,
-    RUNS,
-    SENDS,
-    TEXTS,
-    UNTRUSTED,
-)
+from mcp_servers.label_words import words
 from mcp_servers.labels import BITS, Label
 from mcp_servers.openapi.extensions import declared_labels
+from mcp_servers.tool_clues import ToolClues, may_be_text, read_clues
 
 Labels = tuple[Label, ...]
 SEEN: Labels = (Label.PRIVATE_DATA, Label.UNTRUSTED_CONTENT)
-READ_AT_MOST = 4_096
-ARGUMENTS_AT_MOST = 200
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+\d*|\d+")
-# Said anywhere in a description, a way out; the negated is not told apart, which is the safe side.
-_SAYS_SENDS = re.compile(
-    r"\b(?:send|post|publish|forward|upload|transmit|deliver)(?:s|ing|es)?\s+"
-    r"(?:\w+\s+){0,4}(?:to|an?|the|e?mails?|messages?|via|over)\b"
-    r"|\bmakes?\s+(?:an?\s+)?(?:http|web|api|network)\s+(?:request|call)s?\b"
-    r"|\bweb\s?hooks?\b|\bout(?:going|bound)\b|\bruns?\s+(?:a\s+)?(?:shell|command|script)s?\b",
-    re.IGNORECASE,
-)
+# A page is private in a notebook and public on the web: it is no clue alone.
+_AMBIGUOUS = frozenset({"page"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +32,6 @@ class Origin:
     transport: str = "stdio"
     preset: tuple[tuple[str, Labels], ...] = ()
     declared: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Clues:
-    """A tool in words: of its name, of its first sentence, and its arguments."""
-
-    name: frozenset[str]
-    first: str
-    said: frozenset[str]
-    arguments: Mapping[str, Any]
-    text: str
-
-    @property
-    def reads(self) -> bool:
-        """Tell whether the name begins with a deed that only looks."""
-        return self.first in READS or (not self.first_makes and bool(self.name & READS))
-
-    @property
-    def first_makes(self) -> bool:
-        """Tell whether the name begins with a deed that makes, sends or runs something."""
-        return self.first in MAKES | SENDS | RUNS
 
 
 def origin(transport: str, preset: object = None, *, declared: bool = False) -> Origin:
@@ -113,15 +68,16 @@ def _flowing(kind: str, payload: Mapping[str, Any], known: Origin) -> Labels:
         return ()
     by_preset = dict(known.preset)
     name = str(payload.get("name") or "")
+    clues = read_clues(payload)
     if name in by_preset:
-        return _with_hints(set(by_preset[name]), payload)
-    if known.transport == "openapi":
-        return _with_hints(_operation(payload), payload)
-    clues = _clues(payload)
-    found = _tool(clues, known)
-    if "*" in by_preset and not _is_pure(clues):
-        found = _by_server(found, frozenset(by_preset["*"]), clues)
-    return _with_hints(found, payload)
+        found = {*by_preset[name]}
+    elif known.transport == "openapi":
+        found = _operation(payload, clues)
+    else:
+        found = _tool(clues, payload, known)
+        if "*" in by_preset and not clues.is_pure:
+            found = _by_server(found, frozenset(by_preset["*"]), clues)
+    return _with_hints(found, payload, clues)
 
 
 def wider(suggestion: Collection[str], labels: Collection[str] | None) -> Labels:
@@ -141,8 +97,8 @@ def _is_repeatable(payload: Mapping[str, Any], known: Origin) -> bool:
     hints = said if isinstance(said, Mapping) else {}
     if known.transport == "openapi":
         return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
-    clues = _clues(payload)
-    looks = _is_pure(clues) or (clues.reads and not _sends(clues))
+    clues = read_clues(payload)
+    looks = clues.is_pure or (clues.deed == "read" and not _sends(clues))
     return looks and hints.get("readOnlyHint") is True
 
 
@@ -153,165 +109,136 @@ def _resource(known: Origin) -> Labels:
     return tuple(label for label in of_server if label in SEEN) or (Label.PRIVATE_DATA,)
 
 
-def _operation(payload: Mapping[str, Any]) -> set[Label]:
+def _operation(payload: Mapping[str, Any], clues: ToolClues) -> set[Label]:
     """Return the labels of an API's operation: our own annotation says whether it only reads."""
     hints = payload.get("annotations")
     only_reads = isinstance(hints, Mapping) and hints.get("readOnlyHint") is True
     found = {Label.PRIVATE_DATA if only_reads else Label.SENDS_OUT}
-    return found | ({Label.SENDS_OUT} if _has_address(_arguments(payload)) else set())
+    return found | ({Label.SENDS_OUT} if clues.has_address else set())
 
 
-def _by_server(found: set[Label], server: frozenset[Label], clues: _Clues) -> set[Label]:
+def _by_server(found: set[Label], server: frozenset[Label], clues: ToolClues) -> set[Label]:
     """Return a tool's labels where the catalogue knows its server.
 
     What may be seen there holds for all its tools; which of them send is told by the tool.
     """
     seen = server & frozenset(SEEN)
-    sends = Label.SENDS_OUT in found or (Label.SENDS_OUT in server and not clues.reads)
+    sends = Label.SENDS_OUT in found or (
+        Label.SENDS_OUT in server and clues.deed not in ("read", "look")
+    )
     return {*seen, *((Label.SENDS_OUT,) if sends else ())}
 
 
-def _with_hints(found: set[Label], payload: Mapping[str, Any]) -> Labels:
+def _with_hints(found: set[Label], payload: Mapping[str, Any], clues: ToolClues) -> Labels:
+    """Add what the server says: an open world, unless the words tell of no answer but its own.
+
+    Libraries say `openWorldHint` of every tool, so it counts where nothing else tells.
+    """
     hints = payload.get("annotations")
     if isinstance(hints, Mapping) and hints.get("openWorldHint") is True:
-        found = found | {Label.UNTRUSTED_CONTENT}
+        known = clues.deed in ("change", "control", "send", "look") or Label.PRIVATE_DATA in found
+        known = known and not clues.is_pure
+        found = found if known else found | {Label.UNTRUSTED_CONTENT}
     return tuple(label for label in BITS if label in found)
 
 
-def _tool(clues: _Clues, known: Origin) -> set[Label]:
-    if _is_pure(clues):
+def _tool(clues: ToolClues, payload: Mapping[str, Any], known: Origin) -> set[Label]:
+    if clues.is_pure:
         return set()
-    things = clues.name - FILLER
-    # Words of the description count where the name has none that is known.
-    if not things & (PRIVATE | UNTRUSTED):
-        things |= clues.said
-    found = {Label.SENDS_OUT} if _sends(clues) else set()
-    if not _only_makes(clues):
-        found |= {Label.PRIVATE_DATA} if things & PRIVATE - _AMBIGUOUS else set()
-        found |= {Label.UNTRUSTED_CONTENT} if _untrusted(clues, things) else set()
-    if found or _only_makes(clues):
-        return found | _unknown_way_out(clues, known)
-    return {*SEEN} | _unknown_way_out(clues, known)
+    found = {Label.SENDS_OUT} if _sends(clues) or _may_send(clues, payload, known) else set()
+    return found | _brings(clues)
 
 
-# A page is private in a notebook and public on the web: there it is no clue alone.
-_AMBIGUOUS = frozenset({"page"})
-
-
-def _untrusted(clues: _Clues, things: frozenset[str]) -> bool:
-    if things & UNTRUSTED or _has_address(clues.arguments):
+def _sends(clues: ToolClues) -> bool:
+    """Tell whether a call has an effect outside: by address, by code, or by its deed."""
+    if clues.has_address or clues.runs_code:
         return True
-    # A search with nothing of one's own to search in is one of the web.
-    return "search" in clues.name and not things & PRIVATE
-
-
-def _only_makes(clues: _Clues) -> bool:
-    return clues.first_makes and clues.first not in ("open", "review", *RUNS, *_ALSO_READS)
-
-
-# They answer with what came back.
-_ALSO_READS = frozenset({"curl", "wget", "request", "navigate"})
-
-
-def _sends(clues: _Clues) -> bool:
-    names = _names(clues.arguments)
-    if _has_address(clues.arguments) or (names & RECIPIENTS and names & TEXTS):
+    if clues.names_recipients and clues.deed != "read" and "draft" not in clues.name:
         return True
-    if clues.name & _SHELLS or (clues.name & RUNS and (clues.name | names) & CODE):
-        return True
-    if clues.reads:
+    if clues.deed in ("send", "act"):
+        return clues.deed == "send" or clues.is_in_browser
+    if clues.deed == "control":
+        hosted = words("things", "hosted") | words("things", "public")
+        return clues.is_at_service or bool(clues.named & hosted)
+    if clues.deed in ("change", "run"):
+        return _changes_elsewhere(clues)
+    return not clues.deed and not clues.is_local and clues.says_it_sends
+
+
+def _changes_elsewhere(clues: ToolClues) -> bool:
+    """Tell whether what is changed lies where others see it: so it is where nothing else tells."""
+    if clues.is_own or (clues.is_in_browser):
         return False
-    if clues.first in SENDS or clues.name & SENDS & _ANYWHERE:
-        return True
-    if clues.first in MAKES and clues.name & PUBLIC:
-        return True
-    return not clues.name & LOCAL and bool(_SAYS_SENDS.search(clues.text))
+    if clues.is_local:
+        return clues.says_it_sends and not {*clues.name} & words("things", "local")
+    return True
 
 
-_SHELLS = frozenset({"bash", "eval", "exec", "shell", "ssh", "terminal"})
-_ANYWHERE = frozenset({"broadcast", "notify", "publish", "push", "send", "tweet", "upload"})
-
-
-def _unknown_way_out(clues: _Clues, known: Origin) -> set[Label]:
-    """Text given to what changes something at a server elsewhere may be read by others there."""
-    shared = bool((clues.name | _names(clues.arguments)) & {"repo", "repository", "remote"})
-    elsewhere = shared or (known.transport != "stdio" and not clues.name & LOCAL)
-    takes_text = any(_is_text(one) for one in clues.arguments.values())
-    if elsewhere and takes_text and not clues.reads:
-        return {Label.SENDS_OUT}
-    return set()
-
-
-def _is_pure(clues: _Clues) -> bool:
-    """Tell whether all words of the name are of calculating, clocks and the like."""
-    of_note = clues.name - FILLER
-    if not clues.name or not of_note <= PURE or (not of_note and clues.name != {"test"}):
+def _may_send(clues: ToolClues, payload: Mapping[str, Any], known: Origin) -> bool:
+    """Tell whether what is unknown may send: given text elsewhere, or by its server's own word."""
+    if clues.is_local or clues.is_own or clues.is_in_browser:
         return False
-    return not _has_address(clues.arguments) and not _names(clues.arguments) & (CODE | RECIPIENTS)
+    hints = payload.get("annotations")
+    if isinstance(hints, Mapping) and hints.get("destructiveHint") is True:
+        return not clues.is_named_a_reader
+    if clues.deed:
+        return False
+    texts = any(_is_text(one) for one in clues.arguments.values())
+    return texts and (known.transport != "stdio" or clues.is_at_service)
 
 
-def _clues(payload: Mapping[str, Any]) -> _Clues:
-    name = _words(str(payload.get("name") or "")[:512])
-    description = payload.get("description")
-    text = description[:READ_AT_MOST] if isinstance(description, str) else ""
-    sentence = re.split(r"[.\n]", text.strip(), maxsplit=1)[0]
-    deeds = READS | MAKES | SENDS | RUNS
-    return _Clues(
-        name=frozenset(name),
-        first=next((word for word in name if word in deeds), ""),
-        said=frozenset(_words(sentence)) & (PRIVATE | UNTRUSTED),
-        arguments=_arguments(payload),
-        text=text,
-    )
+def _brings(clues: ToolClues) -> set[Label]:
+    """Return what the answer brings along."""
+    if clues.runs_code and not clues.is_in_browser:
+        return {*SEEN}
+    if clues.is_in_browser:
+        reads = clues.deed in ("read", "act", "send", "run") or clues.has_address
+        return {Label.UNTRUSTED_CONTENT} if reads else set()
+    quiet = clues.deed in ("change", "control", "look") and not clues.is_deed_a_guess
+    if (quiet or clues.deed in ("send", "act")) and "read" not in clues.chooses:
+        return {Label.UNTRUSTED_CONTENT} if clues.has_url and not quiet else set()
+    return _read(clues)
 
 
-def _words(text: str) -> list[str]:
-    """Return the words of a name or sentence in small letters, each in its singular."""
-    return [_singular(word.lower()) for word in _WORD.findall(text)]
+def _read(clues: ToolClues) -> set[Label]:
+    """Return what is read: of one's own, of anybody's; both where nothing tells."""
+    private, guide = words("things", "private"), words("things", "guide")
+    if not clues.named & private and (clues.named | {*clues.sentence}) & guide:
+        return set()
+    if _is_of_the_web(clues):
+        return {Label.UNTRUSTED_CONTENT}
+    known = clues.things & private - _AMBIGUOUS or clues.is_local
+    if _is_untrusted(clues) or not known:
+        return {*SEEN}
+    return {Label.PRIVATE_DATA}
 
 
-def _singular(word: str) -> str:
-    if word.endswith("ies") and len(word) > 4:
-        return f"{word[:-3]}y"
-    if word.endswith(("ses", "xes", "ches", "shes")) and word[:-2] in PRIVATE | UNTRUSTED | PUBLIC:
-        return word[:-2]
-    if word.endswith("s") and not word.endswith(("ss", "us", "is", "dns", "rss", "sms", "js")):
-        return word[:-1]
-    return word
+def _is_of_the_web(clues: ToolClues) -> bool:
+    """Tell whether all may read it: nothing private is named, or a page of the web by its URL."""
+    web, published = words("things", "web"), words("things", "published")
+    if clues.named & words("things", "private") - _AMBIGUOUS:
+        return bool(clues.named & web) and clues.has_address
+    if clues.named & (web | published) or clues.has_address:
+        return True
+    if {*clues.sentence} & (web | published) and not clues.is_at_service:
+        return True
+    # A search of which nothing is said is one of the web.
+    return "search" in clues.name and not clues.sentence
 
 
-def _arguments(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    schema = payload.get("inputSchema")
-    found = schema.get("properties") if isinstance(schema, Mapping) else None
-    if not isinstance(found, Mapping):
-        return {}
-    return dict(list(found.items())[:ARGUMENTS_AT_MOST])
-
-
-def _names(arguments: Mapping[str, Any]) -> frozenset[str]:
-    return frozenset(word for name in arguments for word in _argument_words(name))
-
-
-def _argument_words(name: str) -> tuple[str, ...]:
-    return tuple(word.lower() for word in _WORD.findall(name[:200]))
-
-
-def _has_address(arguments: Mapping[str, Any]) -> bool:
-    """Tell whether an argument is an address: whoever chooses it chooses who is told."""
-    for name, schema in arguments.items():
-        words = _argument_words(name)
-        if words and words[-1] in ADDRESSES and _may_be_text(schema):
-            return True
-        if isinstance(schema, Mapping) and schema.get("format") in ("uri", "iri", "url"):
-            return True
-    return False
+def _is_untrusted(clues: ToolClues) -> bool:
+    if clues.has_address:
+        return True
+    last = clues.name[-1] if clues.name else ""
+    if last in words("things", "structure") or clues.is_named_local:
+        return False
+    untrusted = words("things", "untrusted") | words("things", "shared_source")
+    if clues.named & untrusted:
+        return True
+    # Descriptions of a service's things speak of much that isn't in the answer.
+    passing = words("things", "passing") if clues.is_at_service else frozenset()
+    return bool(clues.things & untrusted - passing)
 
 
 def _is_text(schema: Any) -> bool:
-    return isinstance(schema, Mapping) and schema.get("type") == "string" and "enum" not in schema
-
-
-def _may_be_text(schema: Any) -> bool:
-    if not isinstance(schema, Mapping):
-        return True
-    return schema.get("type") not in ("boolean", "integer", "number") and "enum" not in schema
+    return isinstance(schema, Mapping) and schema.get("type") == "string" and may_be_text(schema)

@@ -1,5 +1,6 @@
 """Add, change, switch and remove servers: the one way for every surface, audited (FEATURES A1)."""
 
+from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError
@@ -49,7 +50,7 @@ def add(
         **checked.columns,
     )
     _free(server)
-    with changing(server, principal.actor, "server_added"):
+    with changing(server, principal.actor, "server_added", _exceptions(server)):
         _save(server)
         _seal(server, checked, principal.actor)
         keep_document(server, checked.document)
@@ -70,9 +71,11 @@ def alter(principal: Principal, server: Server, spec: ServerSpec) -> Server:
     server.status = Server.Status.DISCONNECTED if server.enabled else Server.Status.DISABLED
     _free(server)
     changed = sorted(name for name in was if was[name] != checked.columns[name])
-    details = {"changed": changed}
+    details: dict[str, Any] = {"changed": changed}
     with changing(server, principal.actor, "server_changed", details):
         _save(server)
+        if "env_exceptions" in changed:
+            details |= _exceptions(server)
         if replaced := _seal(server, checked, principal.actor):
             details["secrets"] = replaced
         _part_from(server, before, principal)
@@ -118,6 +121,11 @@ def lock_whole(servers: QuerySet[Server]) -> None:
     keys = lock(servers, deleting=True)
     lock(Watch.objects.filter(server__in=keys))
     lock(Followed.objects.filter(server__in=keys), order=follow_leases.ORDER)
+
+
+def _exceptions(server: Server) -> dict[str, Any]:
+    """Return what the audit keeps of dangerous variables that were allowed: names and reasons."""
+    return {"env_exceptions": server.env_exceptions} if server.env_exceptions else {}
 
 
 def _part_from(server: Server, before: Account | None, principal: Principal) -> None:

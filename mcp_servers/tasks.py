@@ -5,6 +5,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from celery import shared_task
+from django.conf import settings
 from django.utils import timezone
 
 from bonobot.lib.alone import Alone
@@ -50,7 +51,7 @@ def discover_server(server_id: str) -> None:
     async def run() -> None:
         try:
             async with lane("discovery"):
-                await discover(UUID(server_id), actor=SYSTEM)
+                await discover(UUID(server_id), actor=SYSTEM, patience_s=settings.BONOBOT_INSTALL_S)
         except Removed:
             logger.info("server %s was removed before it was discovered", server_id)
         except Problem as problem:

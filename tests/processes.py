@@ -15,6 +15,7 @@ from pathlib import Path
 from django.db import connection
 
 from bonobot.management.processes import die_with
+from bonobot.management.programs import PROTOCOL
 from bonobot.queues import NAMES
 from tests.environment import VAR
 from tests.eventually import eventually
@@ -170,7 +171,7 @@ def start_web(folder: Path, name: str, *, port: int, extra: Mapping[str, str] | 
         [
             *(sys.executable, "-m", "uvicorn", "bonobot.asgi:application"),
             *("--host", "127.0.0.1", "--port", str(port), "--lifespan", "on"),
-            *("--http", "h11", "--timeout-graceful-shutdown", "5"),
+            *("--http", PROTOCOL, "--timeout-graceful-shutdown", "5"),
         ],
         folder=folder,
         env=environment({"BONOBOT_URL": f"http://127.0.0.1:{port}", **(extra or {})}),

@@ -14,7 +14,7 @@ from agents.toolboxes import LARGEST_MIB
 from bonobot.tenancy.api.filters import Filters, FlagFilter
 from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, found_or_404, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import VersionedBody, VersionedShape
 from bonobot.tenancy.roles import Action
 from mcp_servers.api.configurations import JSON_OBJECT
 
@@ -50,7 +50,7 @@ class AgentFilter(Filters):
         )
     ]
 )
-class AgentBody(Shape):
+class AgentBody(VersionedBody):
     """An agent as it is written; what is left out stays, or is at its default."""
 
     name = serializers.CharField(max_length=255)
@@ -89,8 +89,10 @@ class AgentBody(Shape):
     workspace_files = serializers.IntegerField(required=False, min_value=1, max_value=MOST_FILES)
 
 
-class AgentShape(Shape):
+class AgentShape(VersionedShape):
     """An agent; its bounds are per message: model turns, calls, seconds of running."""
+
+    written_as = (AgentBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()

@@ -1,5 +1,8 @@
 """Budgets of organizations, agents and servers, with their use (FEATURES X5)."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
@@ -9,7 +12,7 @@ from agents.budgets import LARGEST, BudgetLine, Owner, budgets_in_use, set_budge
 from agents.models import Budget
 from bonobot.tenancy.api.resources import READ, Resource
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Action
 from mcp_servers.api.servers import ServerResource
@@ -46,7 +49,7 @@ class BudgetBody(Shape):
         )
     ]
 )
-class BudgetsBody(Shape):
+class BudgetsBody(VersionedBody):
     """All budgets of one owner."""
 
     budgets = serializers.ListField(child=BudgetBody(), max_length=MOST_BUDGETS)
@@ -74,7 +77,7 @@ class ServerBudgetBody(BudgetBody):
         )
     ]
 )
-class ServerBudgetsBody(Shape):
+class ServerBudgetsBody(VersionedBody):
     """All budgets of a server."""
 
     budgets = serializers.ListField(child=ServerBudgetBody(), max_length=MOST_BUDGETS)
@@ -97,10 +100,17 @@ class BudgetUseShape(Shape):
     reserved = serializers.IntegerField(help_text="Held by calls and turns that still run.")
 
 
-class BudgetsShape(Shape):
+class BudgetsShape(VersionedShape):
     """All budgets of one owner with their use."""
 
+    written_as = (BudgetsBody,)
+
     budgets = BudgetUseShape(many=True)
+
+    def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the budgets as they are written, without their use."""
+        names = BudgetBody._declared_fields
+        return {"budgets": [{name: line[name] for name in names} for line in shown["budgets"]]}
 
 
 class BudgetsResource(Resource):
@@ -114,7 +124,7 @@ class BudgetsResource(Resource):
 
     def used(self, owner: Owner) -> Response:
         """Show an owner's budgets."""
-        return self.shown({"budgets": budgets_in_use(owner)}, BudgetsShape)
+        return self.shown({"budgets": budgets_in_use(owner)}, BudgetsShape, owner=owner)
 
 
 class AgentBudgets(AgentResource, BudgetsResource):

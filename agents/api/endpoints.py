@@ -14,7 +14,7 @@ from agents.trying import try_endpoint
 from bonobot.lib.masking import MASK
 from bonobot.tenancy.api.resources import READ, Resource, found_or_404, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 from bonobot.tenancy.roles import Action
 
 # What is written as it is read; the key is not.
@@ -60,7 +60,7 @@ def _price() -> serializers.IntegerField:
         OpenApiExample("Built in", {"name": "Offline", "kind": "offline"}, request_only=True),
     ]
 )
-class EndpointBody(Shape):
+class EndpointBody(VersionedBody):
     """A model endpoint as it is written."""
 
     name = serializers.CharField(max_length=255)
@@ -120,8 +120,10 @@ class EndpointBody(Shape):
     falls_over = serializers.ChoiceField(ModelEndpoint.FallsOver.choices, required=False)
 
 
-class EndpointShape(Shape):
+class EndpointShape(VersionedShape):
     """A model endpoint as it is read; its key shows as set or not."""
+
+    written_as = (EndpointBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()

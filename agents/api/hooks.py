@@ -94,11 +94,12 @@ class Hook(APIView):
         """Start a run of a workflow with what is sent.
 
         By the trigger's secret as a bearer or by a signature of the body. 200 answers a delivery
-        that came before, with its run as it stands. At most 256 KiB.
+        that came before, with its run as it stands; a signature starts one run. At most 256 KiB.
         """
         body = _body(request)
-        trigger = opened(hook_id, _proof(request), body)
-        run, is_new = receive(trigger, loads(body), _delivery(request))
+        proof = _proof(request)
+        trigger = opened(hook_id, proof, body)
+        run, is_new = receive(trigger, loads(body), _delivery(request), proof.signature)
         shown = DeliveryShape(run).data
         return Response(shown, status=201 if is_new else 200, headers={"Cache-Control": "no-store"})
 

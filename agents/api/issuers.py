@@ -10,7 +10,7 @@ from agents.api.tokens import ROLES, terms_of
 from bonobot.tenancy import issuers
 from bonobot.tenancy.api.resources import Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 from bonobot.tenancy.bearers import OF_GATEWAY
 from bonobot.tenancy.issuers import LONGEST_CLAIM, LONGEST_URL
 from bonobot.tenancy.models import Issuer
@@ -36,7 +36,7 @@ RULE = Action.MANAGE_ISSUERS
         )
     ]
 )
-class IssuerBody(Shape):
+class IssuerBody(VersionedBody):
     """What can be said of an issuer; an empty list is no bound."""
 
     name = serializers.CharField(max_length=255)
@@ -82,8 +82,10 @@ class IssuerBody(Shape):
     enabled = serializers.BooleanField(required=False)
 
 
-class IssuerShape(Shape):
+class IssuerShape(VersionedShape):
     """An issuer as it is read."""
+
+    written_as = (IssuerBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.db import transaction
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
@@ -9,9 +10,10 @@ from rest_framework.response import Response
 from agents.api.agents import AgentResource
 from agents.models import Agent
 from agents.registration import give_to
+from bonobot.lib.row_locks import lock
 from bonobot.tenancy.api.resources import READ, found_or_404, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody
 from bonobot.tenancy.models import Membership, User
 from bonobot.tenancy.roles import Action
 
@@ -19,7 +21,7 @@ from bonobot.tenancy.roles import Action
 @extend_schema_serializer(
     examples=[OpenApiExample("Two people", {"members": ["anna", "bert"]}, request_only=True)]
 )
-class AgentMembersBody(Shape):
+class AgentMembersBody(VersionedBody):
     """Everybody who may run the agent, by the names that they sign in with."""
 
     members = serializers.ListField(
@@ -47,7 +49,14 @@ class AgentMemberResource(AgentResource):
     def give(self, agent: Agent, usernames: set[str]) -> Response:
         """Give the agent to exactly these people and show them."""
         give_to(self.principal, agent, usernames)
-        return self.listed(self.people(agent), AgentMemberShape)
+        return self.all(agent)
+
+    def all(self, agent: Agent) -> Response:
+        """Show whom the agent was given to; the version is that of all of them."""
+        people = self.people(agent)
+        self.shown_row = agent
+        self.shown_parts = {"members": list(people.values_list("username", flat=True))}
+        return self.listed(people, AgentMemberShape)
 
 
 class AgentMembers(AgentMemberResource):
@@ -65,7 +74,7 @@ class AgentMembers(AgentMemberResource):
     @operation("list_agent_members", answer=AgentMemberShape(many=True))
     def get(self, request: object, agent_id: str) -> Response:
         """List the members who may run an agent; owners and operators may run every agent."""
-        return self.listed(self.people(self.agent(agent_id)), AgentMemberShape)
+        return self.all(self.agent(agent_id))
 
     @operation("set_agent_members", body=AgentMembersBody, answer=AgentMemberShape(many=True))
     def put(self, request: object, agent_id: str) -> Response:
@@ -91,15 +100,19 @@ class AgentMember(AgentMemberResource):
         agent = self.agent(agent_id)
         with named_in_path("user_id"):
             member = Membership.objects.get_or_404(self.organization_id, user=user_id).user
-        given = set(self.people(agent).values_list("username", flat=True))
-        give_to(self.principal, agent, given | {member.username})
+        with transaction.atomic():
+            lock(Agent.objects.filter(pk=agent.pk))  # nobody else is given it, or loses it, by this
+            given = set(self.people(agent).values_list("username", flat=True))
+            give_to(self.principal, agent, given | {member.username})
         return self.shown(member, AgentMemberShape)
 
     @operation("take_agent", status=204)
     def delete(self, request: object, agent_id: str, user_id: str) -> Response:
         """Take an agent from one member; it holds on the very next request."""
         agent = self.agent(agent_id)
-        given = {str(person.pk): person.username for person in self.people(agent)}
-        username = found_or_404(given.get(user_id), "member", user_id, field="user_id")
-        give_to(self.principal, agent, set(given.values()) - {username})
+        with transaction.atomic():
+            lock(Agent.objects.filter(pk=agent.pk))
+            given = {str(person.pk): person.username for person in self.people(agent)}
+            username = found_or_404(given.get(user_id), "member", user_id, field="user_id")
+            give_to(self.principal, agent, set(given.values()) - {username})
         return Response(status=204)

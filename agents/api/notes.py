@@ -14,7 +14,7 @@ from agents.notes import KEPT_LABELS, NoteSpec, ranked, remove_note, save_note
 from bonobot.tenancy.api.filters import Filters
 from bonobot.tenancy.api.resources import READ, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import VersionedBody, VersionedShape
 from bonobot.tenancy.roles import Action
 
 LABELS = [str(label) for label in KEPT_LABELS]
@@ -39,7 +39,7 @@ class NoteFilter(Filters):
         )
     ]
 )
-class NoteBody(Shape):
+class NoteBody(VersionedBody):
     """A note as it is written."""
 
     title = serializers.CharField(max_length=LONGEST_TITLE)
@@ -51,8 +51,10 @@ class NoteBody(Shape):
     )
 
 
-class NoteShape(Shape):
+class NoteShape(VersionedShape):
     """A note of an agent."""
+
+    written_as = (NoteBody,)
 
     id = serializers.UUIDField()
     title = serializers.CharField()

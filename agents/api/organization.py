@@ -7,7 +7,7 @@ from rest_framework.response import Response
 from agents.halting import REASON_LENGTH, halt, reach_of, resume
 from bonobot.tenancy.api.resources import READ, Resource
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 from bonobot.tenancy.members import save_organization
 from bonobot.tenancy.models import MOST_APPROVAL_HOURS, MOST_AUDIT_DAYS, Organization
 from bonobot.tenancy.roles import Action
@@ -17,7 +17,7 @@ DAYS = "That rows of the audit stay; 0: for ever, null: as the settings say."
 RATE = "Of all agents and tokens together; 0: no limit, null: as the settings say."
 
 
-class OrganizationShape(Shape):
+class OrganizationShape(VersionedShape):
     """An organization, and what its kill switch would stop (or has left) now."""
 
     id = serializers.UUIDField()
@@ -49,7 +49,7 @@ class OrganizationShape(Shape):
         )
     ]
 )
-class OrganizationBody(Shape):
+class OrganizationBody(VersionedBody):
     """What an owner sets."""
 
     name = serializers.CharField(max_length=255)
@@ -65,6 +65,9 @@ class OrganizationBody(Shape):
     audit_days = serializers.IntegerField(
         min_value=0, max_value=MOST_AUDIT_DAYS, allow_null=True, help_text=DAYS
     )
+
+
+OrganizationShape.written_as = (OrganizationBody,)
 
 
 @extend_schema_serializer(

@@ -23,7 +23,7 @@ from agents.tool_policies import (
 )
 from bonobot.tenancy.api.resources import READ, Resource
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import VersionedShape, VersionField
 from bonobot.tenancy.models import Organization
 from bonobot.tenancy.roles import Action
 
@@ -91,9 +91,10 @@ def _rules(what: str) -> serializers.ListField:
         )
     ]
 )
-class PolicyShape(Shape):
+class PolicyShape(VersionedShape):
     """A tool policy, the same for MCP and built-in tools."""
 
+    version = VersionField(required=False)
     # The mode is judged with the rules, where the answer says which modes there are.
     mode = serializers.CharField(help_text=f"One of: {', '.join(ToolPolicy.Mode.values)}.")
     allow = _rules("Allowed.")
@@ -125,7 +126,8 @@ class AgentPolicy(AgentResource):
         return self._answer(agent)
 
     def _answer(self, agent: Agent) -> Response:
-        return Response(policy_text(Agent.objects.get(pk=agent.pk)).as_dict())
+        text = policy_text(Agent.objects.get(pk=agent.pk))
+        return self.shown(text.as_dict(), PolicyShape, owner=agent)
 
 
 class OwnPolicy(Resource):
@@ -153,4 +155,4 @@ class OwnPolicy(Resource):
         return Organization.objects.get(pk=self.organization_id)
 
     def _answer(self, own: Organization) -> Response:
-        return Response(policy_text(own).as_dict())
+        return self.shown(policy_text(own).as_dict(), PolicyShape, owner=own)

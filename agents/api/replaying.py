@@ -103,7 +103,7 @@ class PolicyResource(Resource):
 
     def draft(self, owner: Owner) -> Response:
         """Show the draft."""
-        return Response(standing_draft(owner).as_dict())
+        return self.shown(standing_draft(owner).as_dict(), DraftShape, owner=owner)
 
     def redrafted(self, owner: Owner) -> Response:
         """Write the draft."""
@@ -125,7 +125,7 @@ class PolicyResource(Resource):
         """Make the draft the policy."""
         enforce_draft(self.principal, owner)
         fresh: Owner = type(owner).objects.get(pk=owner.pk)
-        return Response(policy_text(fresh).as_dict())
+        return self.shown(policy_text(fresh).as_dict(), PolicyShape, owner=fresh)
 
 
 class OwnPolicyResource(PolicyResource):

@@ -22,7 +22,7 @@ from agents.choices import EVERYTHING, choose
 from agents.models import Agent, Binding
 from bonobot.tenancy.api.resources import READ, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import VersionedBody
 from bonobot.tenancy.roles import Action
 from mcp_servers.api.contacts import contact
 from mcp_servers.api.presets import add_from_preset
@@ -71,7 +71,7 @@ def _globs(about: str = "Globs over the server's own tool names.") -> serializer
         OpenApiExample("Everything, also later", {"allowed_tools": ["*"]}, request_only=True),
     ]
 )
-class BindingBody(Shape):
+class BindingBody(VersionedBody):
     """How much of a server an agent gets; what is left out stays as it is."""
 
     enabled = serializers.BooleanField(required=False)
@@ -94,6 +94,8 @@ class BindBody(BindingBody):
 class AgentServerShape(ServerDetailShape):
     """A server as an agent has it."""
 
+    written_as = (NewServerBody, BindingBody)
+
     agent_id = serializers.SerializerMethodField(help_text="The agent that was asked for.")
     enabled = serializers.SerializerMethodField(  # type: ignore[assignment]  # more is known here
         help_text="On for this agent, and on at all."
@@ -104,6 +106,7 @@ class AgentServerShape(ServerDetailShape):
     denied_tools = serializers.SerializerMethodField()
     allowed_resources = serializers.SerializerMethodField(help_text="Empty: none.")
     allowed_prompts = serializers.SerializerMethodField(help_text="Empty: none.")
+    installation = None  # type: ignore[assignment]  # likewise
     stderr = None  # type: ignore[assignment]  # shown with the server itself
 
     @extend_schema_field({"type": "string", "format": "uuid"})

@@ -15,7 +15,7 @@ from agents.skills.rendering import LONGEST_ARGUMENT, render, text_of
 from bonobot.tenancy.api.filters import Filters, FlagFilter
 from bonobot.tenancy.api.resources import READ, READ_OR_RUN, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import NumberedBody, Shape, VersionedShape
 from bonobot.tenancy.roles import Action
 
 
@@ -58,7 +58,7 @@ class SkillArgument(Shape):
         )
     ]
 )
-class SkillBody(Shape):
+class SkillBody(NumberedBody):
     """A skill as it is written; what is left out stays, or is at its default."""
 
     name = serializers.SlugField(max_length=64)
@@ -74,8 +74,10 @@ class SkillBody(Shape):
     )
 
 
-class SkillShape(Shape):
+class SkillShape(VersionedShape):
     """A skill."""
+
+    written_as = (SkillBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -84,7 +86,7 @@ class SkillShape(Shape):
     text = serializers.CharField()
     arguments = SkillArgument(many=True)
     enabled = serializers.BooleanField()
-    version = serializers.IntegerField()
+    version = serializers.IntegerField()  # type: ignore[assignment]  # it numbers what it says
     digest = serializers.CharField(help_text="SHA-256 over all that it says.")
     agents = serializers.SerializerMethodField()
     created_at = serializers.DateTimeField()

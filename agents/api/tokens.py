@@ -13,7 +13,7 @@ from agents.models import Agent
 from bonobot.lib.problems import Invalid
 from bonobot.tenancy.api.resources import READ_OR_RUN, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import VersionedBody, VersionedShape
 from bonobot.tenancy.models import Token, TokenQuerySet
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action, Role, Scope
@@ -33,7 +33,7 @@ TERMS = {
 
 
 @extend_schema_serializer(examples=[OpenApiExample("For one agent", TERMS, request_only=True)])
-class TermsBody(Shape):
+class TermsBody(VersionedBody):
     """What can be said of a token, and changed later; an empty list is no bound."""
 
     name = serializers.CharField(max_length=255)
@@ -86,8 +86,10 @@ class TokenBody(TermsBody):
     )
 
 
-class TokenShape(Shape):
+class TokenShape(VersionedShape):
     """A token as it is read; its text is known to nobody."""
+
+    written_as = (TermsBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()

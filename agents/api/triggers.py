@@ -20,7 +20,7 @@ from agents.workflows.triggers import (
 )
 from bonobot.tenancy.api.resources import READ, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 from bonobot.tenancy.roles import Action
 
 NIGHTLY = {"name": "nightly", "kind": "schedule", "cron": "0 3 * * *", "inputs": {"title": "all"}}
@@ -37,7 +37,7 @@ ALERTS = {
         OpenApiExample("A webhook", ALERTS, request_only=True),
     ]
 )
-class TriggerBody(Shape):
+class TriggerBody(VersionedBody):
     """A trigger as it is written; what is left out stays."""
 
     name = serializers.SlugField(max_length=64)
@@ -63,8 +63,10 @@ class TriggerBody(Shape):
     )
 
 
-class TriggerShape(Shape):
+class TriggerShape(VersionedShape):
     """A trigger, with what came of it last."""
+
+    written_as = (TriggerBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()

@@ -23,7 +23,7 @@ from agents.workflows.telling import steps_of
 from bonobot.tenancy.api.filters import Filters, FlagFilter
 from bonobot.tenancy.api.resources import READ, READ_OR_RUN, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import NumberedBody, Shape, VersionedShape
 from bonobot.tenancy.roles import Action
 from mcp_servers.api.configurations import JSON_OBJECT
 
@@ -71,7 +71,7 @@ class RunFilter(Filters):
         OpenApiExample("A workflow", {"name": "triage", "source": EXAMPLE}, request_only=True)
     ]
 )
-class WorkflowBody(Shape):
+class WorkflowBody(NumberedBody):
     """A workflow as it is written; what is left out stays."""
 
     name = serializers.SlugField(max_length=64)
@@ -89,8 +89,10 @@ class WorkflowBody(Shape):
     )
 
 
-class WorkflowShape(Shape):
+class WorkflowShape(VersionedShape):
     """A workflow."""
+
+    written_as = (WorkflowBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()
@@ -98,7 +100,7 @@ class WorkflowShape(Shape):
     agent = serializers.CharField(source="agent.slug", help_text="As whom it runs.")
     source = serializers.CharField()  # type: ignore[assignment]  # as above
     enabled = serializers.BooleanField()
-    version = serializers.IntegerField()
+    version = serializers.IntegerField()  # type: ignore[assignment]  # it numbers what it says
     digest = serializers.CharField(help_text="SHA-256 over all that it says.")
     state = serializers.ChoiceField(
         ["approved", "pending", "changed"], help_text="How it stands as a tool of other agents."

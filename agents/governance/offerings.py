@@ -82,12 +82,33 @@ def split(rows: Iterable[Definition]) -> tuple[list[Definition], list[Definition
     )
 
 
+def servers_with_changed_instructions(rows: Iterable[Definition]) -> frozenset[UUID]:
+    """Return the servers whose instructions aren't what a person approved any more.
+
+    Nothing of them can be called until somebody has reviewed the new ones: a server that says
+    something else about its tools may be another server.
+    """
+    return frozenset(
+        row.server_id
+        for row in rows
+        if row.kind == Definition.Kind.INSTRUCTIONS
+        and row.present
+        and row.pinned_digest not in ("", row.digest)
+    )
+
+
+def state_of(row: Definition, changed: frozenset[UUID]) -> str:
+    """Return a definition's state as decisions see it, with what its server's instructions do."""
+    held = row.server_id in changed and row.state == Definition.State.APPROVED
+    return "instructions_changed" if held else str(row.state)
+
+
 def notes_from(
     rows: Iterable[Definition], servers: "Mapping[UUID, ServerFacts]", ruling: Ruling
 ) -> dict[str, str]:
     """Return the instructions of servers that are approved as they stand and in use.
 
-    They are a definition of their own: one that changed is withheld, and nothing else with it.
+    They are a definition of their own: those that changed are withheld, and hold all else.
     """
     found = {}
     for row in rows:
@@ -104,12 +125,16 @@ def offers_from(
     rows: Iterable[Definition],
     servers: "Mapping[UUID, ServerFacts]",
     ruling: Ruling,
+    changed: frozenset[UUID] = frozenset(),
 ) -> dict[OfferKey, Offer]:
-    """Return what the rows offer, each with the decision about it."""
+    """Return what the rows offer, each with the decision about it.
+
+    `changed` are the servers with changed instructions.
+    """
     offers = {}
     for row in rows:
         server = servers[row.server_id]
-        facts = _offer_facts(row, server)
+        facts = _offer_facts(row, server, state_of(row, changed))
         offers[row.server_id, row.kind, row.name] = Offer(
             name=row.name,
             facts=facts,
@@ -124,13 +149,13 @@ def offers_from(
     return offers
 
 
-def _offer_facts(row: Definition, server: "ServerFacts") -> OfferFacts:
+def _offer_facts(row: Definition, server: "ServerFacts", state: str) -> OfferFacts:
     return OfferFacts(
         kind=cast(Kind, row.kind),
         own_name=row.name,
         server_id=server.id,
         server_name=server.name,
         server_enabled=server.enabled,
-        state=row.state,
+        state=state,
         enabled=row.enabled,
     )

@@ -107,8 +107,9 @@ class Facts(Protocol):
 class ToolFacts:
     """Everything about a tool that a decision depends on.
 
-    `state` is the definition's (`approved`, `pending`, `changed`, `refused`, `gone`); built-in
-    tools are always `approved`. `label` is how people name the tool, and only shown. `kit` names
+    `state` is the definition's (`approved`, `pending`, `changed`, `refused`, `gone`), or
+    `instructions_changed` where its server's wait for a review; built-in tools are always
+    `approved`. `label` is how people name the tool, and only shown. `kit` names
     the built-in tools that it belongs to, and `granted` says whether the agent was given it.
     """
 
@@ -177,6 +178,11 @@ _DEFINITION_REFUSALS = {
         "definition_changed",
         partial(say, "The server changed the {noun} `{label}` since it was approved."),
         say("Someone who may approve definitions compares and approves the change."),
+    ),
+    "instructions_changed": (
+        "definition_changed",
+        partial(say, "The server of the {noun} `{label}` changed its instructions."),
+        say("Someone who may approve definitions compares and approves the new instructions."),
     ),
     "refused": (
         "definition_refused",

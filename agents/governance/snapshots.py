@@ -7,9 +7,10 @@ so a cached snapshot needs no query on the way to a call and still holds on ever
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -19,7 +20,15 @@ from agents.governance.costs import FREE, Price
 from agents.governance.kits import Toolbox
 from agents.governance.limits import Limit
 from agents.governance.names import name_tools
-from agents.governance.offerings import Offer, OfferKey, notes_from, offers_from, split
+from agents.governance.offerings import (
+    Offer,
+    OfferKey,
+    notes_from,
+    offers_from,
+    servers_with_changed_instructions,
+    split,
+    state_of,
+)
 from agents.governance.own_tools import OwnTool, own_of
 from agents.governance.policies import (
     Decision,
@@ -37,7 +46,7 @@ from agents.governance.rulings import (
     own_policy,
     server_ruling,
 )
-from agents.models import Agent
+from agents.models import Agent, Binding
 from agents.skills.rendering import SkillText
 from bonobot.ledger.heads import generation
 from bonobot.lib.problems import NotFound
@@ -230,15 +239,15 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
     read_at = generation(agent.organization_id)
     # Read again behind the generation: what was read before it may be older.
     agent = Agent.objects.select_related("tool_policy", "organization").get(pk=agent_id)
-    bound = agent.bindings.select_related("server__preset").prefetch_related("server__secrets")
-    bindings = list(bound)
+    bindings = _bindings(agent)
     servers = {binding.server_id: _server_facts(binding.server) for binding in bindings}
     own = own_policy(agent.organization_id)
     ruling = agent_ruling(agent, bindings, own)
     declared = list(Definition.objects.filter(server__in=servers).for_deciding())
     rows, others = split(declared)
     names = name_tools(agent, [binding.server for binding in bindings], rows)
-    tools = [_mcp_tool(names[row.server_id, row.name], row, servers[row.server_id]) for row in rows]
+    changed = servers_with_changed_instructions(declared)
+    tools = _mcp_tools(rows, servers, changed, names)
     decided = {tool.name: _decided(tool, ruling) for tool in tools}
     ours = own_of(agent, ruling)
     offered = sum(tool.decision.offered for tool in decided.values())
@@ -256,13 +265,18 @@ def _agent_snapshot(agent_id: UUID) -> Snapshot:
         organization_calls_per_minute=agent.organization.calls_per_minute,
         limits=limits_of(agent.organization_id, servers, agent),
         ruling=ruling,
-        offers=offers_from(others, servers, ruling),
+        offers=offers_from(others, servers, ruling, changed),
         notes=notes_from(declared, servers, ruling),
         skills=ours.skills,
         draft=agent_draft(agent, ruling),
         organization_draft=own_draft(own, ruling, of_agent=True),
         toolbox=ours.toolbox,
     )
+
+
+def _bindings(agent: Agent) -> list[Binding]:
+    bound = agent.bindings.select_related("server__preset")
+    return list(bound.prefetch_related("server__secrets"))
 
 
 def _server_snapshot(server_id: UUID) -> Snapshot:
@@ -281,7 +295,8 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
     ruling = server_ruling(server, own)
     declared = list(server.definitions.for_deciding())
     rows, others = split(declared)
-    tools = [_mcp_tool(row.name, row, facts) for row in rows]
+    changed = servers_with_changed_instructions(declared)
+    tools = _mcp_tools(rows, {server.pk: facts}, changed)
     return Snapshot(
         organization_id=server.organization_id,
         generation=read_at,
@@ -290,7 +305,7 @@ def _server_snapshot(server_id: UUID) -> Snapshot:
         organization_calls_per_minute=server.organization.calls_per_minute,
         limits=limits_of(server.organization_id, {server.pk: facts}),
         ruling=ruling,
-        offers=offers_from(others, {server.pk: facts}, ruling),
+        offers=offers_from(others, {server.pk: facts}, ruling, changed),
         notes=notes_from(declared, {server.pk: facts}, ruling),
         organization_draft=own_draft(own, ruling, of_agent=False),
     )
@@ -312,7 +327,25 @@ def _server_facts(server: Server) -> ServerFacts:
 _NO_DECISION = Decision("deny", "undecided")
 
 
-def _mcp_tool(name: str, row: Definition, server: ServerFacts) -> Tool:
+def _mcp_tools(
+    rows: Iterable[Definition],
+    servers: Mapping[UUID, ServerFacts],
+    changed: frozenset[UUID],
+    names: Mapping[tuple[UUID, str], str] = MappingProxyType({}),
+) -> list[Tool]:
+    """Return servers' tools by the names that an agent has for them, else by their own."""
+    return [
+        _mcp_tool(
+            names.get((row.server_id, row.name), row.name),
+            row,
+            servers[row.server_id],
+            state_of(row, changed),
+        )
+        for row in rows
+    ]
+
+
+def _mcp_tool(name: str, row: Definition, server: ServerFacts, state: str) -> Tool:
     facts = ToolFacts(
         source="mcp",
         own_name=row.name,
@@ -320,7 +353,7 @@ def _mcp_tool(name: str, row: Definition, server: ServerFacts) -> Tool:
         server_id=server.id,
         server_name=server.name,
         server_enabled=server.enabled,
-        state=row.state,
+        state=state,
         enabled=row.enabled,
     )
     return Tool(

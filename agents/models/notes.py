@@ -3,6 +3,7 @@
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.lib.changed_fields import SavesChangedFields
 from bonobot.tenancy.scoped import OrganizationModel
 from mcp_servers.labels import Label, labels_in
 
@@ -11,7 +12,7 @@ LONGEST_NOTE = 4_000
 MOST_NOTES = 500
 
 
-class Note(OrganizationModel):
+class Note(SavesChangedFields, OrganizationModel):
     """A note of one agent: its title is what it is found and replaced by.
 
     `labels` are those that its writer held when it was written, as the ledger has them: whoever

@@ -7,6 +7,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from agents.models.sessions import Session
+from bonobot.lib.changed_fields import SavesChangedFields
 from bonobot.lib.sealed import SealedTextField
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -97,7 +98,7 @@ class WorkflowVersion(OrganizationModel):
         return f"{self.workflow} {self.number}"
 
 
-class Trigger(OrganizationModel):
+class Trigger(SavesChangedFields, OrganizationModel):
     """What starts a workflow by itself: a schedule, or a webhook with a secret.
 
     `inputs` are those of each run; of a webhook with references to what was sent

@@ -25,9 +25,13 @@ from bonobot.ledger.entries import Admission, Flow, Opening, Settlement
 from bonobot.ledger.refusals import Refusal
 from bonobot.ledger.writer import writer
 from bonobot.lib.problems import Conflict, InternalError, Invalid, Problem
-from bonobot.lib.signatures import is_signed
+from bonobot.lib.signatures import TOLERANCE_S, is_signed
+from bonobot.tenancy.attempts import forget_once, remember_once
 from mcp_servers.labels import Label, bits
 
+# A timestamp may lie so far in the past, and so far in the future.
+REMEMBERED_S = 2 * TOLERANCE_S
+LONGEST_SIGNATURE = 255
 LABELS = (Label.UNTRUSTED_CONTENT,)
 # Compared with where there is no trigger, so that its absence takes as long to tell.
 _NOBODYS = "whs_" + "0" * 43
@@ -72,15 +76,36 @@ def opened(trigger_id: str, proof: Proof, body: bytes) -> Trigger:
     return trigger
 
 
-def receive(trigger: Trigger, body: Any, delivery: str = "") -> tuple[WorkflowRun, bool]:
+def receive(
+    trigger: Trigger, body: Any, delivery: str = "", signature: str = ""
+) -> tuple[WorkflowRun, bool]:
     """Start a run with what was sent, and tell whether it is a new one.
 
-    A delivery that came before gives its run again. Raises `Conflict` (`trigger_disabled`), the
-    ledger's `Refusal` (`rate_limited`), what `begin` raises, and `Invalid` for a body that the
-    trigger's inputs can't be made of.
+    A delivery that came before gives its run again; one without an id of its own is known by its
+    signature. Raises `Conflict` (`trigger_disabled`, `delivery_replayed`), the ledger's `Refusal`
+    (`rate_limited`), what `begin` raises, and `Invalid` for a body that the trigger's inputs can't
+    be made of.
     """
+    delivery = delivery or signature[:LONGEST_SIGNATURE]
     if run := _earlier(trigger, delivery):
         return run, False
+    if not signature:
+        return _started(trigger, body, delivery)
+    seen = ("webhook", str(trigger.pk), signature)
+    if not remember_once(REMEMBERED_S, *seen):
+        raise Conflict(
+            "A delivery with this signature came before, under another id.",
+            code="delivery_replayed",
+            remedy="Sign each delivery anew, with the time at which it is sent.",
+        )
+    try:
+        return _started(trigger, body, delivery)
+    except BaseException:
+        forget_once(*seen)  # nothing was started: the sender may try again
+        raise
+
+
+def _started(trigger: Trigger, body: Any, delivery: str) -> tuple[WorkflowRun, bool]:
     origin = Origin(via=WorkflowRun.Via.WEBHOOK, trigger=trigger, delivery=delivery)
     opening = _opening(trigger, origin)
     began = time.monotonic()

@@ -20,7 +20,7 @@ from bonobot.admin import site
 from bonobot.authority import asked, registering, registration
 from bonobot.authority.asked import Asked, Refused
 from bonobot.authority.offers import Choice, Offer, give, offers, usual
-from bonobot.lib.headers import ADMIN, HEADER, policy
+from bonobot.lib.headers import HEADER, STRICT, policy
 from bonobot.lib.problems import Problem
 from bonobot.lib.sayings import say
 from bonobot.tenancy.active import SESSION_KEY
@@ -230,5 +230,5 @@ def _page(
 ) -> HttpResponse:
     """Render a page of the admin's look that leads to nothing but the program."""
     found = render(request, template, site.each_context(request) | context, status=status)
-    found[HEADER] = policy(ADMIN | {"form-action": sources})
+    found[HEADER] = policy(STRICT | {"form-action": sources})
     return found

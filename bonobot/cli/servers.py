@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+from django.conf import settings
+
 from agents import calls
 from agents.bindings import bind
 from agents.models import Agent
@@ -25,6 +27,7 @@ from mcp_servers.configuration import ServerSpec, shown_auth, shown_endpoint
 from mcp_servers.discovery import Discovered, discover
 from mcp_servers.models import Check, Preset, Server
 from mcp_servers.oauth.keeper import login_address
+from mcp_servers.packages import install_package
 from mcp_servers.presets.using import preset_named, spec_from
 from mcp_servers.pricing import PRICED
 from mcp_servers.registration import add, remove, switch
@@ -52,6 +55,9 @@ def find(cli: Cli, name: str) -> Server:
     return found
 
 
+OWN = ("confinement", "network", "env_exceptions", *PRICED, *ASKED_BACK)
+
+
 def as_json(server: Server) -> dict[str, Any]:
     """Return a server as programs read it, secrets masked."""
     return {
@@ -61,9 +67,7 @@ def as_json(server: Server) -> dict[str, Any]:
         "scope": "agent" if server.private_to_agent else "pool",
         "transport_type": server.transport_type,
         "endpoint_config": shown_endpoint(server),
-        **{
-            name: getattr(server, name) for name in ("confinement", "network", *PRICED, *ASKED_BACK)
-        },
+        **{name: getattr(server, name) for name in OWN},
         "auth_config": shown_auth(server),
         "enabled": server.enabled,
         "status": server.status,
@@ -101,6 +105,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="whether a confined program reaches the network of this machine "
         "(sandbox: by the egress rules unless said; bubblewrap: not unless said)",
+    )
+    parser.add_argument(
+        "--allow-env",
+        action="append",
+        metavar="NAME=REASON",
+        help="allow a dangerous variable of --env, and say why (audited)",
     )
     parser.add_argument("--bearer", metavar="TOKEN", help="sign in by a bearer token (sealed)")
     declare_choice(parser)
@@ -166,6 +176,8 @@ def _spec(cli: Cli, options: argparse.Namespace) -> tuple[ServerSpec, Preset | N
         raise Invalid(f"The command can't be read: {error}.", field="--command") from None
     cwd = {"cwd": options.cwd} if options.cwd else {}
     config = {"command": command, "args": args, "env": env, **cwd}
+    if options.allow_env:
+        common["env_exceptions"] = pairs(options.allow_env, "--allow-env")
     return ServerSpec(transport_type="stdio", endpoint_config=config, **common), None
 
 
@@ -194,9 +206,22 @@ def _agent(cli: Cli, slug: str | None) -> Agent | None:
 def _discover(cli: Cli, server: Server, kind: str = Check.Kind.DISCOVERY) -> Discovered:
     with cli.waiting(f"Asking {server.name} …"):
         found: Discovered = runtime().call(
-            discover, server.pk, actor=cli.principal.actor, kind=kind
+            discover,
+            server.pk,
+            actor=cli.principal.actor,
+            kind=kind,
+            patience_s=settings.BONOBOT_INSTALL_S,  # what this process began would end with it
         )
     return found
+
+
+def _install(cli: Cli, options: argparse.Namespace) -> None:
+    server = find(cli, options.server)
+    with cli.waiting(f"Installing {server.name} …"):
+        found = runtime().call(install_package, cli.principal, server)
+    state = found.state if found else "nothing to install"
+    cli.emit({"server": server.slug, "state": state, "detail": found.detail if found else ""})
+    cli.say(f"{server.name}: {state}")
 
 
 def _tell_waiting(cli: Cli, server: Server) -> None:
@@ -386,6 +411,13 @@ VERBS = (
         _test_tool,
         _test_tool_arguments,
         ("""mcp test-tool time get_current_time '{"timezone": "Asia/Tokyo"}'""",),
+    ),
+    Verb(
+        "install",
+        "Install again what npx or uvx starts of a server.",
+        _install,
+        _one_server,
+        ("mcp install time",),
     ),
     Verb("enable", "Switch a server on.", _switch(True), _one_server, ("mcp enable time",)),
     Verb("disable", "Switch a server off.", _switch(False), _one_server, ("mcp disable time",)),

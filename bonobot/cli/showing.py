@@ -16,6 +16,7 @@ from bonobot.lib.untrusted import visible
 from mcp_servers.history import connection, recent_outages, windows
 from mcp_servers.models import Definition, Server
 from mcp_servers.oauth.presence import presences
+from mcp_servers.packages import installation_of_server
 from mcp_servers.standing import standing
 
 
@@ -47,6 +48,7 @@ def _standing(cli: Cli, server: Server) -> dict[str, Any]:
     return {
         "sign_in": signed_in.as_dict() if signed_in else None,
         "change_notices": standing(server).as_dict(),
+        "installation": installation_of_server(server),
         "history": {
             "connection": asdict(connection(server, outages)),
             "windows": [asdict(one) for one in windows(server, outages, now)],
@@ -128,6 +130,10 @@ def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "kept to", ", ".join(found["only_tools"])
     if found["transport_type"] == Server.Transport.STDIO:
         yield "confinement", f"{found['confinement']}, network: {found['network']}"
+    for name, why in found["env_exceptions"].items():
+        yield "allowed", f"{name}: {why}"
+    if package := found["installation"]:
+        yield "package", " ".join((package["state"], package["detail"])).strip()
     yield "may ask for", ", ".join(_asks(found))
     yield "notices", found["change_notices"]["text"]
     for one in found["history"]["windows"]:

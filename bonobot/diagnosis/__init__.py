@@ -27,6 +27,7 @@ from bonobot.diagnosis.machine import (
     python,
     sandbox,
     sandbox_of_servers,
+    stdio_configuration,
 )
 
 __all__ = ["Finding", "State", "diagnose"]
@@ -46,6 +47,7 @@ LOOKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     launchers,
     isolation,
     sandbox_of_servers,
+    stdio_configuration,
     boxes,
     sandbox,
 )

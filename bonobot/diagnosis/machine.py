@@ -16,11 +16,14 @@ from agents.models import Agent
 from bonobot.checks import open_key_files
 from bonobot.diagnosis.findings import Finding
 from bonobot.lib.sayings import say
+from bonobot.lib.untrusted import visible
 from bonobot.tenancy.models import Organization
 from mcp_servers.connections.confinement import Kind, fault
 from mcp_servers.connections.containment import NAMESPACE, TOOLS, containment
+from mcp_servers.connections.environment_rules import without_exception
 from mcp_servers.connections.sandbox import fault as fault_of_server_sandbox
-from mcp_servers.models import Server
+from mcp_servers.models import Secret, Server
+from mcp_servers.presets.folders import folder_rule
 
 OLDEST_PYTHON = (3, 11)
 STDIO_SANDBOX = "stdio sandbox"
@@ -152,6 +155,37 @@ def sandbox_of_servers() -> Iterator[Finding]:
             problem=problem,
         )
         yield Finding(STDIO_SANDBOX, "warning", detail, problem.remedy)
+
+
+def stdio_configuration() -> Iterator[Finding]:
+    """Look for stdio servers that were given what no server may have: they aren't started."""
+    try:
+        for server in Server.objects.enabled().filter(transport_type=Server.Transport.STDIO):
+            if refusal := _refused(server):
+                yield Finding(
+                    "stdio configuration",
+                    "failed",
+                    say(
+                        "the server `{server}` isn't started: {refusal}",
+                        server=visible(server.name, 100),
+                        refusal=refusal,
+                    ),
+                    say("Correct its configuration, or allow the variable as an exception."),
+                )
+    except DatabaseError:
+        return  # which `database` tells
+
+
+def _refused(server: Server) -> str:
+    """Return why a stdio server's stored configuration is refused, or ""."""
+    secrets = server.secrets.filter(placement=Secret.Placement.ENV)
+    names = secrets.values_list("name", flat=True)
+    if refused := without_exception(names, server.env_exceptions):
+        return say("`{names}` may not be set", names=", ".join(refused))
+    folder = server.endpoint_config.get("cwd")
+    if folder and (why := folder_rule(server.organization_id).refusal(folder)):
+        return say("its folder may not be used: {why}", why=why)
+    return ""
 
 
 def sandbox() -> Iterator[Finding]:

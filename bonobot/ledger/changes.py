@@ -22,6 +22,7 @@ from bonobot.ledger.chain import Tip
 from bonobot.ledger.databases import Database
 from bonobot.ledger.entries import Opening, Outcome
 from bonobot.ledger.groups import Open, Sealed, open_item
+from bonobot.lib import preconditions
 from bonobot.lib.ordered_ids import ordered_id
 
 
@@ -162,6 +163,8 @@ def _recorded(one: Change | None) -> Iterator[None]:
     before = len(pending.done)
     try:
         with transaction.atomic():
+            if outermost:
+                preconditions.run_checks()
             yield
             if one is not None:
                 pending.done.append((one, datetime.now(UTC)))

@@ -26,10 +26,10 @@ LETTING_IN = frozenset(
 )
 METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
 SENT = (
-    "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, Bonobot-Organization, "
+    "Authorization, Content-Type, Idempotency-Key, If-Match, Last-Event-ID, Bonobot-Organization, "
     "MCP-Protocol-Version"
 )
-SHOWN = "Allow, Idempotent-Replayed, Retry-After, WWW-Authenticate"
+SHOWN = "Allow, ETag, Idempotent-Replayed, Retry-After, WWW-Authenticate"
 REMEMBERED_S = "600"
 
 Answer = Callable[[HttpRequest], Any]

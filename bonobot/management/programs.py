@@ -25,6 +25,9 @@ ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not l
 CELERY = ("celery", "--quiet", "--skip-checks", "--app", "bonobot")
 
 
+PROTOCOL = "bonobot.http_protocol:Protocol"
+
+
 def web(host: str, port: int) -> Program:
     """Return the program that answers HTTP."""
     return Program(
@@ -32,8 +35,9 @@ def web(host: str, port: int) -> Program:
         python(
             *("uvicorn", "bonobot.asgi:application", "--host", host, "--port", str(port)),
             *("--lifespan", "on", "--no-access-log", "--no-server-header"),
-            # Whatever else is installed: httptools reads heads of any size (docs/performance.md).
-            *("--http", "h11", "--timeout-graceful-shutdown", "5"),
+            # h11, whatever else is installed: httptools reads heads of any size
+            # (docs/performance.md). Ours closes slow senders, too.
+            *("--http", PROTOCOL, "--timeout-graceful-shutdown", "5"),
         ),
     )
 

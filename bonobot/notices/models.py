@@ -9,6 +9,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.lib.changed_fields import SavesChangedFields
 from bonobot.lib.sealed import SealedTextField
 from bonobot.lib.translating import localized
 from bonobot.notices.events import EVENTS, Severity, wanted
@@ -18,7 +19,7 @@ SEVERITY_NAMES = {"info": _("info"), "warning": _("warning"), "critical": _("cri
 SEVERITIES = [(severity.word, SEVERITY_NAMES[severity.word]) for severity in Severity]
 
 
-class Channel(OrganizationModel):
+class Channel(SavesChangedFields, OrganizationModel):
     """A way to tell people of an organization: e-mail addresses, or a webhook.
 
     A webhook's address is sealed like its signing secret, because many carry a key in their path;

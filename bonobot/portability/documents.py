@@ -48,7 +48,7 @@ SHARES = ("allowed_tools", "denied_tools", "allowed_resources", "allowed_prompts
 _SLUG = re.compile(r"[-a-zA-Z0-9_]{1,64}")
 _BESIDE_ENTRY = (
     *("description", "approval", "allow_private", "confinement", "network"),
-    *("allowed_tools", "budgets", *PRICED, *ASKED_BACK),
+    *("env_exceptions", "allowed_tools", "budgets", *PRICED, *ASKED_BACK),
 )
 
 
@@ -212,6 +212,7 @@ class _Document:
             "allow_private": members.flag("allow_private"),
             "confinement": members.text("confinement"),
             "network": members.text("network"),
+            "env_exceptions": members.mapping("env_exceptions"),
             "only_tools": members.list("allowed_tools") if members.has("allowed_tools") else None,
             **{name: members.number(name) for name in (*PRICED, "sampling_tokens")},
             **{name: members.flag(name) for name in SWITCHES},

@@ -101,6 +101,13 @@ class Members:
         self._wrong(name, node, "an object", "Write name: value.")
         return None
 
+    def mapping(self, name: str) -> dict[str, str] | None:
+        """Return an object of texts by name; None when it isn't there."""
+        inner = self.inner(name)
+        if inner is None:
+            return None
+        return {key: inner.text(key) or "" for key, _line, _node in self.children(name)}
+
     def plain(self, name: str) -> Any:
         """Return a member of any kind as Python has it; None when it isn't there."""
         node = self._node.get(name)

@@ -59,6 +59,12 @@ AREA = Area(
             cli="mcp refresh",
         ),
         Deed(
+            "Install again what npx or uvx starts",
+            cli="mcp install",
+            why="It happens by itself, on each host, before the first start; a page and REST tell "
+            "how it stands. To repair it, one is on the host.",
+        ),
+        Deed(
             "See what servers offer",
             admin="server.tools server.resources server.prompts server.definitions",
             rest=(

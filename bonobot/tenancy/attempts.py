@@ -40,6 +40,7 @@ class Limit:
 SIGN_IN_PAIR = Limit("sign-in:pair", 10, 2)
 SIGN_IN_ACCOUNT = Limit("sign-in:account", 60, 10)
 SIGN_IN_ADDRESS = Limit("sign-in:address", 60, 20)
+SIGN_IN_DEVICE = Limit("sign-in:device", 10, 2)
 JOIN_ADDRESS = Limit("join:address", 30, 10)
 RESET_ADDRESS = Limit("reset:address", 20, 2)
 RESET_EMAIL = Limit("reset:email", 3, 1)
@@ -49,7 +50,7 @@ INVITE_EMAIL = Limit("invite:email", 5, 1)
 
 def attempt(limit: Limit, *subject: str) -> None:
     """Count an attempt; raises `TooMany`, and then counts nothing."""
-    key = sha256("\0".join((limit.name, *subject)).encode()).hexdigest()
+    key = _key((limit.name, *subject))
     step = interval(limit.per_minute)
     for _ in range(TRIES):
         now = time_ns() // 1_000
@@ -75,3 +76,22 @@ def _begun(key: str, tat: int, now: int) -> bool:
     except IntegrityError:
         return False
     return True
+
+
+def remember_once(seconds: int, *subject: str) -> bool:
+    """Remember a subject for so long; return False if it is remembered already."""
+    key = _key(subject)
+    now = time_ns() // 1_000
+    until = now + seconds * SECOND
+    if Attempts.objects.filter(pk=key, tat__lte=now).update(tat=until):
+        return True
+    return _begun(key, until, now)
+
+
+def forget_once(*subject: str) -> None:
+    """Forget what `remember_once` remembers."""
+    Attempts.objects.filter(pk=_key(subject)).delete()
+
+
+def _key(subject: tuple[str, ...]) -> str:
+    return sha256("\0".join(subject).encode()).hexdigest()

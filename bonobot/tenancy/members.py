@@ -6,6 +6,7 @@ to an organization is its owners' business, who invite people (`invitations`).
 
 from contextlib import AbstractContextManager
 from typing import Any
+from uuid import UUID
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
@@ -66,7 +67,12 @@ def remove_member(principal: Principal, member: Membership) -> None:
 
 
 def save_organization(principal: Principal, organization: Organization, *, adding: bool) -> None:
-    """Make an organization (platform administrators), or change one's own; raises `Invalid`."""
+    """Make an organization (platform administrators), or change one's own; raises `Invalid`.
+
+    Folders on the hosts are named after slugs and after identifiers of organizations. So a slug
+    stays as it was made (`slug_fixed`), and none looks like an identifier (`slug_not_allowed`):
+    by another slug, an organization would come to another's files.
+    """
     if adding:
         _require_platform(principal)
     else:
@@ -76,6 +82,7 @@ def save_organization(principal: Principal, organization: Organization, *, addin
     except ValidationError as error:
         field, messages = next(iter(error.message_dict.items()))
         raise Invalid(messages[0], field=field, remedy="Change this value.") from None
+    _require_slug(organization, adding=adding)
     required = Organization.objects.filter(pk=organization.pk, single_sign_on=True)
     if organization.single_sign_on and not required.exists():
         require_tried(organization)
@@ -98,6 +105,34 @@ def save_organization(principal: Principal, organization: Organization, *, addin
         },
     ):
         organization.save()
+
+
+def _require_slug(organization: Organization, *, adding: bool) -> None:
+    if adding and _is_identifier(organization.slug):
+        raise Invalid(
+            say("The slug {slug!r} looks like an identifier.", slug=organization.slug),
+            code="slug_not_allowed",
+            field="slug",
+            remedy="Choose a slug made of words.",
+        )
+    if adding:
+        return
+    kept = Organization.objects.values_list("slug", flat=True).get(pk=organization.pk)
+    if organization.slug != kept:
+        raise Invalid(
+            say("The slug of an organization can't be changed: it is {slug!r}.", slug=kept),
+            code="slug_fixed",
+            field="slug",
+            remedy="Change the name instead.",
+        )
+
+
+def _is_identifier(slug: str) -> bool:
+    try:
+        UUID(slug)
+    except ValueError:
+        return False
+    return True
 
 
 def save_user(principal: Principal, user: User, changed: list[str], *, adding: bool) -> None:

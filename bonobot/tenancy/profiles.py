@@ -15,6 +15,7 @@ from django.core.validators import validate_email
 from django.urls import reverse
 from django.utils.translation import gettext as _t
 
+from bonobot.ledger.changes import written_last
 from bonobot.lib.problems import Conflict, Invalid, NotFound
 from bonobot.lib.sayings import say
 from bonobot.tenancy import letters
@@ -33,8 +34,9 @@ SESSIONS_SHOWN = 50
 def alter(user: User, **said: Any) -> None:
     """Change what a person says about themselves (`OWN`); raises `Invalid`."""
     if changed := _set(user, said, OWN):
-        user.save(update_fields=changed)
-        record_own("profile_changed", user, changed=changed)
+        with written_last():  # what the request requires is checked before anything is written
+            user.save(update_fields=changed)
+            record_own("profile_changed", user, changed=changed)
 
 
 def alter_for(principal: Principal, user: User, **said: Any) -> None:

@@ -15,6 +15,7 @@ from django.db import models, transaction
 from django.utils.translation import gettext_lazy as _
 
 from bonobot.ledger.changes import bump
+from bonobot.lib.changed_fields import SavesChangedFields
 from bonobot.lib.problems import NotFound
 from bonobot.lib.sayings import say
 
@@ -110,7 +111,7 @@ class OrganizationModel(models.Model):
         abstract = True
 
 
-class Governed(models.Model):
+class Governed(SavesChangedFields):
     """A row that decisions depend on, of one organization or of several.
 
     `observed_fields` names the columns that are mere observations (health, last use): writing only

@@ -19,10 +19,12 @@ from bonobot.lib.translating import whole
 from bonobot.tenancy.attempts import (
     SIGN_IN_ACCOUNT,
     SIGN_IN_ADDRESS,
+    SIGN_IN_DEVICE,
     SIGN_IN_PAIR,
     TooMany,
     attempt,
 )
+from bonobot.tenancy.known_devices import find_device, remember_device
 from bonobot.tenancy.models import User
 from bonobot.tenancy.sign_on import MARK
 
@@ -53,7 +55,9 @@ class SignInView(LoginView):
         user = form.get_user()
         self.request.session.pop(MARK, None)  # of a sign-in elsewhere that was left half-way
         login = Login(user=user, redirect_url=self.get_success_url())
-        return perform_password_login(self.request, {"username": user.get_username()}, login)
+        response = perform_password_login(self.request, {"username": user.get_username()}, login)
+        remember_device(self.request, response, user)
+        return response
 
 
 def sign_in(request: HttpRequest, user: User, address: str) -> HttpResponseBase:
@@ -62,12 +66,27 @@ def sign_in(request: HttpRequest, user: User, address: str) -> HttpResponseBase:
     return perform_login(request, Login(user=user, redirect_url=address))
 
 
-def count_attempt(request: HttpRequest, username: str) -> None:
-    """Count a try of a password; raises `ValidationError` (code `too_many_attempts`)."""
+def count_attempt(request: HttpRequest, username: str) -> ValidationError | None:
+    """Count a try of a password; return what refuses whoever has no second factor, if anything.
+
+    That is so while the account is tried from many addresses: the password alone isn't enough then.
+    A known device counts for itself. Raises `ValidationError` (code `too_many_attempts`).
+    """
     address, account = request.META.get("REMOTE_ADDR", ""), username.strip().lower()
     try:
+        if device := find_device(request, username):
+            attempt(SIGN_IN_DEVICE, device)
+            return None
         attempt(SIGN_IN_ADDRESS, address)
-        attempt(SIGN_IN_ACCOUNT, account)
         attempt(SIGN_IN_PAIR, address, account)
     except TooMany as problem:
-        raise ValidationError(whole(problem), code=problem.code) from None
+        raise _to_error(problem) from None
+    try:
+        attempt(SIGN_IN_ACCOUNT, account)
+    except TooMany as problem:
+        return _to_error(problem)
+    return None
+
+
+def _to_error(problem: TooMany) -> ValidationError:
+    return ValidationError(whole(problem), code=problem.code)

@@ -5,6 +5,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from bonobot.lib.changed_fields import SavesChangedFields
 from bonobot.lib.sealed import SealedTextField
 from bonobot.tenancy.named_roles import ROLE_CHOICES
 from bonobot.tenancy.roles import Role
@@ -121,7 +122,7 @@ class ProviderQuerySet(ScopedQuerySet):
         return self.filter(enabled=True)
 
 
-class Provider(OrganizationModel):
+class Provider(SavesChangedFields, OrganizationModel):
     """Where people of an organization sign in instead of here (OpenID Connect).
 
     It is its organization's alone: a session that began there reaches no other organization, so

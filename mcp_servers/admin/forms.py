@@ -115,6 +115,16 @@ class ServerForm(forms.Form):
         widget=PairsWidget(name_hint="API_TOKEN", value_hint=str(_("value"))),
         help_text=_("All that the program gets to see. Values are sealed and never shown again."),
     )
+    env_exceptions = forms.CharField(
+        label=_("Exceptions for variables"),
+        required=False,
+        widget=Textarea(attrs={"rows": 2, "placeholder": "NODE_OPTIONS: why"}),
+        help_text=_(
+            "A name and a reason on each line. Variables such as NODE_OPTIONS, PATH and "
+            "HTTPS_PROXY can change what a program runs and where it connects; they are refused "
+            "without an exception. The audit keeps who allowed them, and why."
+        ),
+    )
     cwd = _line(_("Folder"), _("Where the program starts. Empty: a folder of its own."))
 
     confinement = forms.ChoiceField(
@@ -229,7 +239,7 @@ class ServerForm(forms.Form):
         (
             _("Folder, confinement and network"),
             "transport_type=stdio",
-            ("cwd", "confinement", "network"),
+            ("cwd", "confinement", "network", "env_exceptions"),
         ),
         (
             _("What it may do"),
@@ -239,7 +249,7 @@ class ServerForm(forms.Form):
         (_("Limits and prices"), "", ("calls_per_minute", "call_price", "second_price")),
         (_("Description, on or off"), "", ("description", "enabled")),
     )
-    OF_PLATFORM = ("command", "args", "env", "cwd", "confinement", "network")
+    OF_PLATFORM = ("command", "args", "env", "cwd", "confinement", "network", "env_exceptions")
     SIGN_IN = {
         "bearer_token": ("token",),
         "api_key": ("header", "key"),
@@ -297,7 +307,8 @@ class ServerForm(forms.Form):
                 title=title,
                 shows=shows,
                 fields=[self[name] for name in names],
-                asked=refused and "allow_private" in names,
+                asked=(refused and "allow_private" in names)
+                or ("env_exceptions" in names and self.has_error("env")),
             )
             for title, shows, names in self.FOLDS
         ]
@@ -322,6 +333,7 @@ class ServerForm(forms.Form):
             elicitation=said["elicitation"],
             roots=said["roots"],
             **{name: said[name] or None for name in ("confinement", "network") if stdio},
+            env_exceptions=_exceptions(said) if stdio and self.principal.platform_admin else None,
             call_price=_micro(said["call_price"]),
             second_price=_micro(said["second_price"]),
         )
@@ -346,6 +358,9 @@ def initial_of(server: Server) -> dict[str, Any]:
         "allow_private": server.allow_private,
         "confinement": server.confinement,
         "network": server.network if server.confinement != Server.Confinement.NONE else "",
+        "env_exceptions": "\n".join(
+            f"{name}: {why}" for name, why in server.env_exceptions.items()
+        ),
         "auth_type": server.auth_type,
         "calls_per_minute": server.calls_per_minute,
         **{name: getattr(server, name) for name in ASKED_BACK},
@@ -372,6 +387,12 @@ def _endpoint(said: Mapping[str, Any]) -> dict[str, Any]:
     }
     named = {"env": said["env"], "cwd": said["cwd"]}
     return config | {name: value for name, value in named.items() if value}
+
+
+def _exceptions(said: Mapping[str, Any]) -> dict[str, str]:
+    """Return the reasons by name; a line without one has an empty one, which is refused."""
+    pairs = (line.partition(":") for line in _lines(said["env_exceptions"]))
+    return {name.strip(): why.strip() for name, _colon, why in pairs}
 
 
 def _lines(text: str) -> list[str]:

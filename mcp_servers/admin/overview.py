@@ -16,6 +16,7 @@ from mcp_servers.configuration import shown_auth, shown_endpoint
 from mcp_servers.discovery import Removed
 from mcp_servers.models import Check, Definition, Server
 from mcp_servers.models.definitions import WAITING
+from mcp_servers.packages import installation_of_server
 from mcp_servers.standing import standing
 
 KIND_NAMES = (
@@ -24,6 +25,13 @@ KIND_NAMES = (
     (Definition.Kind.RESOURCE_TEMPLATE, _("resource templates"), "resources"),
     (Definition.Kind.PROMPT, _("prompts"), "prompts"),
 )
+
+PACKAGE_STATES = {
+    "needed": _("installed before the first start"),
+    "installing": _("being installed"),
+    "installed": _("installed"),
+    "failed": _("could not be installed"),
+}
 
 # Rooms above add panels: a function from the visit to (template, context), or None for nothing.
 Panel = tuple[str, dict[str, Any]]
@@ -48,10 +56,17 @@ def overview(visit: Visit) -> HttpResponseBase:
         endpoint=shown_endpoint(server),
         auth=shown_auth(server),
         checks=list(server.checks.all()[:60])[::-1],
+        package=_package(server) if visit.principal.may(Action.MANAGE_SERVERS) else None,
         connecting="connect" in visit.request.GET,
         notices=standing(server),
         panels=[panel for make in PANELS if (panel := make(visit))],
     )
+
+
+def _package(server: Server) -> dict[str, Any] | None:
+    """Return how it stands with the package that the server is started from, in words."""
+    found = installation_of_server(server)
+    return found and {**found, "words": PACKAGE_STATES[found["state"]]}
 
 
 def _mended_at(visit: Visit, problem: Problem | None) -> str:

@@ -12,7 +12,7 @@ from bonobot.lib.sayings import say
 from bonobot.tenancy.api.filters import Filters, FlagFilter
 from bonobot.tenancy.api.resources import READ, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 from bonobot.tenancy.roles import Action
 from mcp_servers.api.configurations import JSON_OBJECT
 from mcp_servers.api.servers import ServerResource
@@ -50,7 +50,7 @@ class FindingShape(Shape):
     end = serializers.IntegerField(default=0)
 
 
-class DefinitionShape(Shape):
+class DefinitionShape(VersionedShape):
     """A definition: what the server declares now, and what a person approved."""
 
     id = serializers.UUIDField()
@@ -138,10 +138,13 @@ class ApproveOneBody(Shape):
 
 
 @extend_schema_serializer(examples=[OpenApiExample("Off", {"enabled": False})])
-class SwitchBody(Shape):
+class SwitchBody(VersionedBody):
     """A switch."""
 
     enabled = serializers.BooleanField()
+
+
+DefinitionShape.written_as = (SwitchBody,)
 
 
 LABELS = serializers.ListField(

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from bonobot.tenancy.api.pages import page_of
 from bonobot.tenancy.api.resources import READ, Resource
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 from bonobot.tenancy.roles import Action
 from mcp_servers.api.configurations import JSON_OBJECT
 from mcp_servers.api.servers import ServerResource
@@ -81,7 +81,7 @@ class Body(serializers.CharField):
 @extend_schema_serializer(
     examples=[OpenApiExample("An operation", EXAMPLE, request_only=True)],
 )
-class OperationBody(Shape):
+class OperationBody(VersionedBody):
     """An HTTP operation as a person declares it."""
 
     name = serializers.CharField(help_text="The tool's name.")
@@ -105,8 +105,10 @@ class OperationBody(Shape):
     )
 
 
-class OperationShape(OperationBody):
+class OperationShape(VersionedShape, OperationBody):  # type: ignore[misc]  # its version is read
     """A declared operation as it is kept."""
+
+    written_as = (OperationBody,)
 
     key = serializers.SerializerMethodField(help_text="Method and path, its identity.")
     state = serializers.SerializerMethodField(help_text="The tool's, at the last discovery.")
@@ -177,7 +179,9 @@ class OperationResource(ServerResource):
     def told(self, server: Server, name: str, *, status: int = 200) -> Response:
         """Show one operation as it is now."""
         one = operation_named(server, name)
-        return self.shown(one, OperationShape, status=status, states=self.states(server))
+        return self.shown(
+            one, OperationShape, status=status, owner=server, states=self.states(server)
+        )
 
 
 class Operations(OperationResource):

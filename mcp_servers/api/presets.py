@@ -16,7 +16,7 @@ from rest_framework.response import Response
 from bonobot.tenancy.api.filters import Filters
 from bonobot.tenancy.api.resources import READ, Resource, found_or_404
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import VersionedBody, VersionedShape
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
 from mcp_servers.api.configurations import (
@@ -44,7 +44,7 @@ class PresetFilter(Filters):
     )
 
 
-class PresetShape(Shape):
+class PresetShape(VersionedShape):
     """A preset with the parameters that a person fills."""
 
     id = serializers.UUIDField()
@@ -116,7 +116,7 @@ class PresetShape(Shape):
         )
     ]
 )
-class PresetBody(Shape):
+class PresetBody(VersionedBody):
     """A preset of the organization as it is written; `${NAME}` stands for a parameter."""
 
     name = serializers.CharField(max_length=255)
@@ -130,6 +130,9 @@ class PresetBody(Shape):
     parameters = serializers.ListField(
         child=serializers.DictField(), required=False, max_length=MOST_PARAMETERS
     )
+
+
+PresetShape.written_as = (PresetBody,)
 
 
 class PresetResource(Resource):

@@ -1,11 +1,12 @@
 """Shapes of servers: exactly those of FEATURES A1 to A3 and A11, and what the pool adds."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_schema_serializer
 from rest_framework import serializers
 
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 from bonobot.tenancy.roles import Action
 from mcp_servers.api.asked_back import AskedBackBody, AskedBackShape
 from mcp_servers.api.configurations import (
@@ -21,6 +22,7 @@ from mcp_servers.models import Definition, Server
 from mcp_servers.oauth.accounts import PER
 from mcp_servers.oauth.presence import PRESENCES, presences
 from mcp_servers.outputs import last_words
+from mcp_servers.packages import installation_of_server
 from mcp_servers.respecifying import respecified
 from mcp_servers.standing import STATES, standing
 
@@ -54,7 +56,7 @@ PRESET_EXAMPLE = {"preset": "filesystem", "name": "files", "parameters": {"folde
 TOOL_EXAMPLE = {"name": "list_buckets", "description": "List S3 buckets"}
 
 
-class ServerBody(AskedBackBody, PricedBody):
+class ServerBody(VersionedBody, AskedBackBody, PricedBody):
     """A server as it is written; what a PATCH leaves out stays."""
 
     name = serializers.CharField(max_length=255)
@@ -88,6 +90,12 @@ class ServerBody(AskedBackBody, PricedBody):
         required=False,
         help_text="What a stdio server reaches: by default, by the egress rules with `sandbox`, "
         "nothing with `bubblewrap`.",
+    )
+    env_exceptions = serializers.DictField(
+        child=serializers.CharField(max_length=500),
+        required=False,
+        help_text="Why each dangerous variable of `env` is allowed, by its name. Only a platform "
+        "administrator may set it; left out, what is stored stays.",
     )
 
 
@@ -139,8 +147,10 @@ class ToolShape(Shape):
     input_schema = serializers.DictField()
 
 
-class ServerShape(AskedBackShape, PricedShape):
+class ServerShape(VersionedShape, AskedBackShape, PricedShape):
     """A server as it is read: every secret masked."""
+
+    written_as: ClassVar[tuple[type[Shape], ...]] = (ServerBody,)
 
     id = serializers.UUIDField()
     scope = serializers.SerializerMethodField(help_text="Whose it is: the pool's or one agent's.")
@@ -157,6 +167,9 @@ class ServerShape(AskedBackShape, PricedShape):
     only_tools = serializers.ListField(child=serializers.CharField())
     confinement = serializers.ChoiceField(Server.Confinement.choices)
     network = serializers.ChoiceField(Server.Network.choices)
+    env_exceptions = serializers.DictField(
+        child=serializers.CharField(), help_text="Dangerous variables that are allowed, and why."
+    )
     preset_id = serializers.UUIDField(allow_null=True)
     status = serializers.ChoiceField(Server.Status.choices)
     status_code = serializers.CharField(help_text="Code of the last failure, blank if none.")
@@ -171,6 +184,12 @@ class ServerShape(AskedBackShape, PricedShape):
     last_connected_at = serializers.DateTimeField(allow_null=True)
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
+
+    def parts_of(self, instance: Server, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parts of a server; its secrets belong to what they are sent with."""
+        parts = super().parts_of(instance, shown)
+        marks = instance.related_secret_marks()
+        return parts | {place: [shown.get(place), mark] for place, mark in marks.items()}
 
     @extend_schema_field({"type": "string", "enum": ["pool", "agent"]})
     def get_scope(self, server: Server) -> str:
@@ -220,11 +239,21 @@ class SignInShape(Shape):
     )
 
 
+class InstallationShape(Shape):
+    """How it stands with the package that `npx` or `uvx` starts, on the host that answers."""
+
+    state = serializers.ChoiceField(["needed", "installing", "installed", "failed"])
+    detail = serializers.CharField(help_text="What the installer said last, or what failed.")
+
+
 class ServerDetailShape(ServerShape):
     """A server with the tools that it declared at its last discovery."""
 
     change_notices = serializers.SerializerMethodField()
     sign_in = serializers.SerializerMethodField(help_text="Null where nobody signs in.")
+    installation = serializers.SerializerMethodField(
+        help_text="Null where nothing is to be installed, and for who doesn't manage servers."
+    )
     discovered_tools = serializers.SerializerMethodField()
     stderr = serializers.SerializerMethodField(
         help_text="What a stdio server's processes last wrote there, for who manages servers."
@@ -241,6 +270,12 @@ class ServerDetailShape(ServerShape):
         """Return how the caller stands at it."""
         found = presences(self.context["view"].principal, [server]).get(server.pk)
         return found.as_dict() if found else None
+
+    @extend_schema_field(InstallationShape(allow_null=True))
+    def get_installation(self, server: Server) -> dict[str, Any] | None:
+        """Return how it stands with its package."""
+        may = self.context["view"].principal.may(Action.MANAGE_SERVERS)
+        return installation_of_server(server) if may else None
 
     @extend_schema_field(ToolShape(many=True))
     def get_discovered_tools(self, server: Server) -> list[dict[str, Any]]:

@@ -1,9 +1,12 @@
-"""Lead a sandbox's only way out, a socket, to a port of its own loopback, and run a command.
+"""Lead a sandbox's only way out, a socket, to ports of its own loopback, and run a command.
 
-    python -I -S bridge.py SOCKET PORT COMMAND ARGUMENT …
+    python -I -S bridge.py [SOCKET ADDRESS:PORT[=HOST:PORT] …] -- COMMAND ARGUMENT …
 
 Programs know proxies by an address (`HTTPS_PROXY=http://127.0.0.1:3128`); the network namespace has
-a loopback, and the socket is reached through the file system. It ends with the command's status.
+a loopback, and the socket is reached through the file system. What follows a `=` is where a port
+leads: the bridge asks the egress proxy for a tunnel to it, for programs that know no proxies.
+It ends with the command's status. Nothing but the standard streams is inherited by the command: by
+an open folder of the machine it could leave the sandbox.
 """
 
 import os
@@ -15,47 +18,84 @@ from contextlib import suppress
 
 MOST = 256  # connections at a time
 PIECE = 64 * 1024
+MOST_DESCRIPTORS = 1 << 20
 
 
-def main(path: str, port: int, command: list[str]) -> int:
-    """Serve the port until the command ends; return its status."""
-    listener = socket.create_server(("127.0.0.1", port))
+def main(path: str, ports: list[str], command: list[str]) -> int:
+    """Serve the ports until the command ends; return its status."""
+    os.closerange(3, MOST_DESCRIPTORS)
+    if not ports:
+        return run(command)
+    listeners = [(open_listener(port), port.partition("=")[2]) for port in ports]
     pid = os.fork()
     if pid == 0:
-        listener.close()
-        try:
-            os.execv(command[0], command)  # noqa: S606 - the words that we were started with
-        except OSError as error:
-            sys.stderr.write(f"{command[0]}: {error.strerror}\n")
-            os._exit(127)
+        for listener, _ in listeners:
+            listener.close()
+        os._exit(run(command))
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the command gets it too, and decides
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)  # so that the end of the command's output is seen
-    threading.Thread(target=serve, args=(listener, path), daemon=True).start()
+    slots = threading.BoundedSemaphore(MOST)
+    for listener, target in listeners:
+        threading.Thread(target=serve, args=(listener, path, target, slots), daemon=True).start()
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return status if status >= 0 else 128 - status
 
 
-def serve(listener: socket.socket, path: str) -> None:
-    """Accept connections and lead each to the socket."""
-    slots = threading.BoundedSemaphore(MOST)
+def run(command: list[str]) -> int:
+    """Become the command; return 127 where it can't be started."""
+    try:
+        os.execv(command[0], command)  # noqa: S606 - the words that we were started with
+    except OSError as error:
+        sys.stderr.write(f"{command[0]}: {error.strerror}\n")
+        sys.stderr.flush()
+    return 127
+
+
+def open_listener(port: str) -> socket.socket:
+    """Listen on the `ADDRESS:PORT` that a port's words begin with."""
+    address, _, number = port.partition("=")[0].rpartition(":")
+    return socket.create_server((address, int(number)))
+
+
+def serve(
+    listener: socket.socket, path: str, target: str, slots: threading.BoundedSemaphore
+) -> None:
+    """Accept connections and lead each to the socket, or through it to the target."""
     while True:
         slots.acquire()
         client, _ = listener.accept()
-        threading.Thread(target=lead, args=(client, path, slots), daemon=True).start()
+        threading.Thread(target=lead, args=(client, path, target, slots), daemon=True).start()
 
 
-def lead(client: socket.socket, path: str, slots: threading.BoundedSemaphore) -> None:
+def lead(client: socket.socket, path: str, target: str, slots: threading.BoundedSemaphore) -> None:
     """Copy both ways until both sides have ended."""
     with client, socket.socket(socket.AF_UNIX) as way_out, suppress(OSError):
         way_out.connect(path)
-        back = threading.Thread(target=copy, args=(way_out, client), daemon=True)
-        back.start()
-        copy(client, way_out)
-        back.join()
+        if not target or open_tunnel(way_out, target):
+            back = threading.Thread(target=copy, args=(way_out, client), daemon=True)
+            back.start()
+            copy(client, way_out)
+            back.join()
     slots.release()
+
+
+def open_tunnel(way_out: socket.socket, target: str) -> bool:
+    """Ask the egress proxy for a tunnel; say in the server's log why there is none."""
+    way_out.sendall(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):  # byte by byte: what follows is the target's
+        piece = way_out.recv(1)
+        if not piece:
+            return False
+        head += piece
+    if head.split(b" ")[1] == b"200":
+        return True
+    reason = way_out.makefile(errors="replace").read().strip()
+    sys.stderr.write(f"No connection to {target}: {reason}\n")
+    return False
 
 
 def copy(source: socket.socket, target: socket.socket) -> None:
@@ -68,4 +108,5 @@ def copy(source: socket.socket, target: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))
+    end = sys.argv.index("--")
+    sys.exit(main(sys.argv[1], sys.argv[2:end], sys.argv[end + 1 :]))

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from bonobot.lib.masking import MASK, mask_text
 from bonobot.lib.sayings import say
@@ -23,7 +24,17 @@ from mcp_servers.connections.containment import (
 )
 from mcp_servers.connections.egress_proxy import EgressProxy
 from mcp_servers.connections.endpoint import Endpoint
-from mcp_servers.connections.errors import UpstreamError, not_confined, not_sandboxed, unreachable
+from mcp_servers.connections.environment_rules import danger_of, without_exception
+from mcp_servers.connections.errors import (
+    UpstreamError,
+    folder_not_allowed,
+    not_confined,
+    not_sandboxed,
+    unreachable,
+    variable_not_allowed,
+)
+from mcp_servers.connections.forwarded_ports import find_forwarded_ports, replace_addresses
+from mcp_servers.connections.open_folders import FolderReplaced, OpenFolders
 from mcp_servers.connections.pacing import Pace
 
 RING = 64 * 1024
@@ -167,6 +178,11 @@ class Child(asyncio.SubprocessProtocol):
         if pipe is not None and not pipe.is_closing():
             pipe.write(line + b"\n")
 
+    @property
+    def returncode(self) -> int | None:
+        """Return the exit status, None while it runs."""
+        return self._process.get_returncode() if self._process else None
+
     def end(self) -> str:
         """Say in words how the process ended."""
         code = self._process.get_returncode() if self._process else None
@@ -262,29 +278,35 @@ class Child(asyncio.SubprocessProtocol):
 async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail) -> Child:
     """Start the endpoint's command in a group of its own.
 
-    Raises `server_unreachable`, and `sandbox_unavailable` or `confinement_unavailable` rather than
-    starting it with less protection than asked for.
+    Raises `server_unreachable`, `variable_not_allowed` and `folder_not_allowed` for what was
+    configured before its rule or another way, and `sandbox_unavailable` or
+    `confinement_unavailable` rather than starting it with less protection than asked for.
     """
+    _refuse_configuration(endpoint)
     env = environment(endpoint.env)
     command = find_command(endpoint.command, env, endpoint.cwd)
     if command is None:
         raise _not_started(
             endpoint, say("`{command}` is not a command here", command=endpoint.command)
         )
+    folders = _open_folders(endpoint)
     way_out = await _open_way_out(endpoint)
     try:
-        launch = await asyncio.to_thread(_prepare, endpoint, command, env, way_out)
+        launch = await asyncio.to_thread(_prepare, endpoint, command, env, folders, way_out)
         starting = asyncio.ensure_future(
             asyncio.get_running_loop().subprocess_exec(
                 lambda: Child(on_line, on_over, tail, endpoint.max_line, way_out),
-                *(*launch.words, *endpoint.limits.prefix(), command, *endpoint.args),
+                *(*launch.words, *endpoint.limits.prefix(), command, *launch.args),
                 env=launch.env,
                 cwd=endpoint.cwd,
                 start_new_session=True,
+                pass_fds=folders.descriptors,
             )
         )
+        starting.add_done_callback(lambda _: folders.close())
         return await _started(starting)
     except BaseException as error:
+        folders.close()
         if way_out:
             await way_out.close()
         if not isinstance(error, OSError | ValueError):
@@ -295,6 +317,23 @@ async def spawn(endpoint: Endpoint, on_line: OnLine, on_over: OnOver, tail: Tail
         raise _not_started(
             endpoint, say("it could not be started ({error})", error=said)
         ) from error
+
+
+def find_installer(endpoint: Endpoint, installer: str) -> str | None:
+    """Return the installer that belongs to the endpoint's launcher: beside it, or on the PATH."""
+    env = environment(endpoint.env)
+    launcher = find_command(endpoint.command, env, endpoint.cwd)
+    beside = str(Path(launcher).with_name(installer)) if launcher else installer
+    return find_command(beside, env, None) or find_command(installer, env, None)
+
+
+def _refuse_configuration(endpoint: Endpoint) -> None:
+    """Raise for what no server may be given, whatever is stored."""
+    for name in without_exception(endpoint.env, endpoint.env_exceptions):
+        raise variable_not_allowed(endpoint, name, danger_of(name))
+    why = endpoint.folder_rule.refusal(endpoint.cwd) if endpoint.cwd else None
+    if why:
+        raise folder_not_allowed(endpoint, why)
 
 
 async def _started(starting: "asyncio.Future[tuple[asyncio.SubprocessTransport, Child]]") -> Child:
@@ -315,10 +354,21 @@ async def _started(starting: "asyncio.Future[tuple[asyncio.SubprocessTransport, 
 
 @dataclass(frozen=True)
 class Launch:
-    """The words that go before a command, and its environment."""
+    """The words that go before a command, its arguments and its environment."""
 
     words: tuple[str, ...]
+    args: tuple[str, ...]
     env: Mapping[str, str]
+
+
+def _open_folders(endpoint: Endpoint) -> OpenFolders:
+    """Open what a sandboxed server is shown; raises `server_unreachable`."""
+    if endpoint.sandbox is None:
+        return OpenFolders(())
+    try:
+        return endpoint.sandbox.open_folders(endpoint.cwd)
+    except FolderReplaced as error:
+        raise _not_started(endpoint, str(error)) from error
 
 
 async def _open_way_out(endpoint: Endpoint) -> EgressProxy | None:
@@ -326,30 +376,41 @@ async def _open_way_out(endpoint: Endpoint) -> EgressProxy | None:
     sandbox = endpoint.sandbox
     if sandbox is None or sandbox.network != "egress":
         return None
-    way_out = EgressProxy(endpoint.name, allow_private=sandbox.allow_private)
+    ports = find_forwarded_ports(endpoint.args, endpoint.env)
+    way_out = EgressProxy(endpoint.name, allow_private=sandbox.allow_private, ports=ports)
     await way_out.open()
     return way_out
 
 
 def _prepare(
-    endpoint: Endpoint, command: str, env: Mapping[str, str], way_out: EgressProxy | None
+    endpoint: Endpoint,
+    command: str,
+    env: Mapping[str, str],
+    folders: OpenFolders,
+    way_out: EgressProxy | None,
 ) -> Launch:
     """Return how the command is started with the protection asked for (blocks the first time)."""
+    args = endpoint.args
     if sandbox := endpoint.sandbox:
         try:
-            words = sandbox.words(
-                command, cwd=endpoint.cwd, way_out=way_out.path if way_out else None
-            )
-            return Launch(words, sandbox.environment(env))
+            words = sandbox.words(command, cwd=endpoint.cwd, folders=folders, way_out=way_out)
         except Unavailable as problem:
             if sandbox.required:
                 raise not_sandboxed(endpoint, str(problem), problem.remedy) from None
-            return Launch(containment().prefix, env)
+            return Launch(containment().prefix, args, env)
+        ports = way_out.ports if way_out else ()
+        inside = sandbox.environment(env)
+        return Launch(
+            words,
+            tuple(replace_addresses(value, ports) for value in args),
+            {name: replace_addresses(value, ports) for name, value in inside.items()},
+        )
     if endpoint.confinement.kind == "none":
-        return Launch(containment().prefix, env)
+        return Launch(containment().prefix, args, env)
     try:
         home = env.get("HOME", "")
-        return Launch(endpoint.confinement.prefix(command, home=home, cwd=endpoint.cwd), env)
+        prefix = endpoint.confinement.prefix(command, home=home, cwd=endpoint.cwd)
+        return Launch(prefix, args, env)
     except Unavailable as problem:
         raise not_confined(endpoint, str(problem), problem.remedy) from None
 

@@ -24,6 +24,7 @@ from bonobot.lib.egress import EgressDenied, GuardedBackend, check_url
 from bonobot.lib.problems import Problem
 from bonobot.lib.resolving import system_resolve
 from bonobot.lib.sayings import say
+from mcp_servers.connections.forwarded_ports import ForwardedPort, write_hosts
 
 HEAD_BYTES = 32 * 1024
 HEAD_S = 10.0
@@ -36,6 +37,9 @@ OF_CONNECTION = frozenset(
 )
 UNREACHABLE = (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProxyError, OSError)
 NOT_A_REQUEST = (ValueError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+
+ETC = Path(__file__).with_name("etc")  # what sandboxes have in /etc
+HOSTS = ETC / "hosts"  # `localhost`, and no name of the inner network
 
 logger = logging.getLogger(__name__)
 
@@ -51,9 +55,15 @@ class Asked:
 
 
 class EgressProxy:
-    """The proxy of one sandboxed server; `server` names it in the log."""
+    """The proxy of one sandboxed server; `server` names it in the log.
 
-    def __init__(self, server: str, *, allow_private: bool) -> None:
+    `ports` are forwarded to it from the sandbox, whose `/etc/hosts` is `hosts`.
+    """
+
+    def __init__(
+        self, server: str, *, allow_private: bool, ports: tuple[ForwardedPort, ...] = ()
+    ) -> None:
+        self.ports = ports
         self._server = server
         self._allow_private = allow_private
         self._backend = GuardedBackend(
@@ -62,6 +72,8 @@ class EgressProxy:
             proxy=str(settings.BONOBOT_EGRESS_PROXY),
         )
         self._folder = Path(tempfile.mkdtemp(prefix="bonobot-egress-"))
+        self.hosts = self._folder / "hosts"
+        self.hosts.write_text(HOSTS.read_text() + write_hosts(ports))
         self._listener: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(MOST)

@@ -13,6 +13,7 @@ import httpx2
 from bonobot.lib.masking import Masker
 from mcp_servers.connections.asked import Asked
 from mcp_servers.connections.confinement import UNCONFINED, Confinement
+from mcp_servers.connections.folder_rules import SYSTEM_ONLY, FolderRule
 from mcp_servers.connections.limits import UNLIMITED, Limits
 from mcp_servers.connections.sandbox import Sandbox
 
@@ -30,9 +31,12 @@ class Endpoint:
     """One server as the connections see it; times are seconds, sizes bytes.
 
     `query`, `cookies` and `operations` (keys of those that were chosen) are an API's. `may_ask` is
-    what the server may ask us for, where anybody can answer. `era` and
-    `discovery` are what was found before and stored; None means: find out. Printing an
-    endpoint shows neither arguments, environment, URL nor headers: any of them may hold a secret.
+    what the server may ask us for, where anybody can answer. `env_exceptions` names the dangerous
+    variables that were allowed. `era` and `discovery` are what was found before and stored; None
+    means: find out. `packages` is the folder in which packages of launchers are installed ("": they
+    aren't), and `patience_s` how long an installation is waited for (None: as for a start).
+    Printing an endpoint shows neither arguments, environment, URL nor headers: any of them may
+    hold a secret.
     """
 
     server_id: UUID
@@ -42,7 +46,9 @@ class Endpoint:
     command: str = ""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    env_exceptions: frozenset[str] = frozenset()
     cwd: str | None = None
+    folder_rule: FolderRule = SYSTEM_ONLY
     url: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, str] = field(default_factory=dict)
@@ -55,6 +61,9 @@ class Endpoint:
     connect_s: float = 30
     read_s: float = 60
     start_s: float = 10
+    packages: str = ""
+    install_s: float = 600
+    patience_s: float | None = None
     limits: Limits = UNLIMITED
     confinement: Confinement = UNCONFINED
     sandbox: Sandbox | None = None
@@ -72,7 +81,7 @@ class Endpoint:
             *(self.transport, self.command, list(self.args), dict(self.env), self.cwd),
             *(self.url, dict(self.headers), self.allow_private),
             *(dict(self.query), dict(self.cookies), sorted(self.operations)),
-            sorted(self.may_ask),
+            *(sorted(self.may_ask), sorted(self.env_exceptions), asdict(self.folder_rule)),
             *(self.connect_s, self.read_s, self.start_s, self.max_line, self.max_body),
             *(asdict(self.limits), asdict(self.confinement)),
             asdict(self.sandbox) if self.sandbox else None,

@@ -26,6 +26,8 @@ STATUSES = {
         (
             *("server_unreachable", "server_crashed"),
             *("confinement_unavailable", "sandbox_unavailable"),
+            *("variable_not_allowed", "folder_not_allowed"),
+            *("server_installing", "installation_failed"),
         ),
         503,
     ),
@@ -36,7 +38,8 @@ class UpstreamError(Problem):
     """A server that could not be used, or that answered with an error.
 
     Codes: `server_unreachable`, `call_timeout`, `needs_reauth`, `server_crashed`,
-    `confinement_unavailable`, `sandbox_unavailable`, `protocol_error`, `response_too_large`,
+    `confinement_unavailable`, `sandbox_unavailable`, `variable_not_allowed`, `folder_not_allowed`,
+    `server_installing`, `installation_failed`, `protocol_error`, `response_too_large`,
     `upstream_error` (a JSON-RPC error: `rpc_code`, `rpc_message`, `rpc_data`), and those of egress.
     `sent` says whether the server may have seen the request: only where it is False, nothing can
     have happened.
@@ -149,6 +152,63 @@ def not_sandboxed(endpoint: Endpoint, why: str, remedy: str) -> UpstreamError:
         why=why,
     )
     return _unprotected(endpoint, said, "sandbox_unavailable", remedy)
+
+
+def variable_not_allowed(endpoint: Endpoint, name: str, why: Any) -> UpstreamError:
+    """Return the error of a server with a dangerous variable that no exception names."""
+    return _refused(
+        endpoint,
+        say("`{name}` may not be set: {why}", name=visible(name, 100), why=why),
+        "variable_not_allowed",
+        say("Remove it, or have a platform administrator allow it for this server."),
+        f"endpoint_config.env.{name}",
+    )
+
+
+def folder_not_allowed(endpoint: Endpoint, why: Any) -> UpstreamError:
+    """Return the error of a server whose folder may not be used."""
+    return _refused(
+        endpoint,
+        say("its folder may not be used: {why}", why=why),
+        "folder_not_allowed",
+        say("Choose a folder of the server's own, or one in the organization's workspace."),
+        "endpoint_config.cwd",
+    )
+
+
+def still_installing(endpoint: Endpoint, progress: str) -> UpstreamError:
+    """Return the error of a server whose package is being installed."""
+    return UpstreamError(
+        say("`{endpoint}` is being installed.", endpoint=endpoint.name)
+        + (f" ({quote(endpoint, progress)})" if progress else ""),
+        code="server_installing",
+        server=endpoint.name,
+        sent=False,
+        retryable=True,
+        retry_after=10,
+        remedy="Try again in a minute; its page tells how far the installation is.",
+    )
+
+
+def installation_failed(endpoint: Endpoint, why: Any) -> UpstreamError:
+    """Return the error of a server whose package could not be installed."""
+    return UpstreamError(
+        say("`{endpoint}` could not be installed: {why}.", endpoint=endpoint.name, why=why),
+        code="installation_failed",
+        server=endpoint.name,
+        sent=False,
+        retryable=True,
+        retry_after=60,
+        remedy="Check the package's name and version and the network; then "
+        "`bonobot mcp install SERVER`, or wait for a minute.",
+    )
+
+
+def _refused(endpoint: Endpoint, why: str, code: str, remedy: str, field: str) -> UpstreamError:
+    said = say("`{endpoint}` was not started: {why}.", endpoint=endpoint.name, why=why)
+    return UpstreamError(
+        said, code=code, server=endpoint.name, sent=False, remedy=remedy, field=field
+    )
 
 
 def _unprotected(endpoint: Endpoint, said: str, code: str, remedy: str) -> UpstreamError:

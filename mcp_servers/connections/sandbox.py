@@ -4,7 +4,8 @@ bubblewrap builds the file system from nothing: the system's programs and the se
 read-only; a home, which holds the caches of launchers, of the organization's own; and the folders
 that the server was given. `BONOBOT_VAR`, keys, other organizations' folders and the home of the
 user that runs Bonobot aren't in it. No other process is seen, and the loopback is its own. The one
-way out is Bonobot's egress proxy (`way_out`), which judges addresses by the egress rules.
+way out is Bonobot's egress proxy (`way_out`), which judges addresses by the egress rules; ports of
+databases that the server names lead to it (`forwarded_ports`).
 
 Where no sandbox can be made, the server isn't started (`sandbox_unavailable`), unless the
 installation has one organization alone, which reaches nothing that isn't its own.
@@ -21,6 +22,8 @@ from bonobot.lib.keys import private_folder
 from bonobot.lib.sayings import say
 from mcp_servers.connections import confinement
 from mcp_servers.connections.confinement import Network, Unavailable
+from mcp_servers.connections.egress_proxy import ETC, HOSTS, EgressProxy
+from mcp_servers.connections.open_folders import OpenFolders
 from mcp_servers.connections.system_view import bind_if_there, system_words
 
 HOME = "/home/server"
@@ -29,7 +32,9 @@ SCRATCH_BYTES = 256 * 1024 * 1024  # of /tmp, which is in memory and ends with t
 SOCKET = "/run/bonobot/egress"
 PORT = 3128
 BRIDGE = Path(__file__).with_name("bridge.py")
-HOSTS = Path(__file__).with_name("etc") / "hosts"  # `localhost`, and no name of the inner network
+# Browsers know no `HTTP_PROXY`; a policy of the machine tells them.
+BROWSER_POLICIES = ("/etc/chromium/policies/managed", "/etc/opt/chrome/policies/managed")
+BESIDE_BIN = ("lib", "pyvenv.cfg")
 REMEDY = "Allow this user to make user and mount namespaces, or run the server elsewhere over HTTP."
 
 
@@ -38,44 +43,55 @@ class Sandbox:
     """What a sandbox holds beside programs.
 
     `home` is a folder of the organization's own, which is created if it isn't there. `folders` can
-    be written to and lie at the same path inside. `hidden` is never shown, even in a folder that
-    is. `required` says that nothing is started where no sandbox can be made. `allow_private` lets
-    the egress proxy connect to private addresses, never to this machine.
+    be written to and lie at the same path inside; `programs` can be read, by default what the
+    command needs by its own path. `hidden` is never shown, even in a folder that is. `required`
+    says that nothing is started where no sandbox can be made. `allow_private` lets the egress proxy
+    connect to private addresses, never to this machine.
     """
 
     home: str
     network: Network = "egress"
     folders: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     required: bool = True
     allow_private: bool = False
 
-    def words(self, command: str, *, cwd: str | None, way_out: str | None) -> tuple[str, ...]:
+    def open_folders(self, cwd: str | None) -> OpenFolders:
+        """Open the folders that are shown; raises `FolderReplaced`."""
+        return OpenFolders((*self.folders, *((cwd,) if cwd else ())))
+
+    def words(
+        self, command: str, *, cwd: str | None, folders: OpenFolders, way_out: EgressProxy | None
+    ) -> tuple[str, ...]:
         """Return the words that go before the command; raises `Unavailable`.
 
-        `way_out` is the socket of the egress proxy, for the network `egress`. Blocks for up to 5 s
-        the first time.
+        `folders` are those of `open_folders`, which the process inherits. `way_out` is the egress
+        proxy, for the network `egress`. Blocks for up to 5 s the first time.
         """
         require()
         private_folder(Path(self.home))
         shown = (*self.folders, *((cwd,) if cwd else ()))
-        words = [*_base(self.network), "--bind", self.home, HOME]
-        programs = [*_program_folders(command)]
+        hosts = way_out.hosts if way_out else HOSTS
+        words = [*_base(self.network, hosts), "--bind", self.home, HOME]
+        programs = self.programs or (*program_folders(command),)
         for path in programs:
             words += bind_if_there(path)
         for path in shown:
-            words += ("--bind", path, path)
+            words += ("--bind", folders.source(path), path)
         for path in self.hidden:
             if Path(path).is_dir() and any(_holds(one, path) for one in (*programs, *shown)):
                 words += ("--tmpfs", path)
         for path in shown:  # again: an own folder lies within what is hidden
             if any(_holds(hidden, path) for hidden in self.hidden):
-                words += ("--bind", path, path)
+                words += ("--bind", folders.source(path), path)
+        words += bind_if_there(str(BRIDGE))
         if way_out:
-            words += ("--ro-bind", way_out, SOCKET)
-            words += bind_if_there(str(BRIDGE))
+            words += ("--ro-bind", way_out.path, SOCKET)
+            for path in BROWSER_POLICIES:
+                words += ("--ro-bind", str(ETC / "browser_policies"), path)
         words += ("--remount-ro", "/", "--chdir", cwd or HOME, "--")
-        return (*words, *(_bridge_words() if way_out else ()))
+        return (*words, *_bridge_words(way_out))
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return a child's environment as it is in the sandbox."""
@@ -151,11 +167,11 @@ def _trial(*, forbids_namespaces: bool) -> str:
     return confinement.trial(words, {"PATH": os.defpath})
 
 
-def _base(network: Network) -> tuple[str, ...]:
+def _base(network: Network, hosts: Path) -> tuple[str, ...]:
     return (
         *namespace_words(network=network == "host", forbids_namespaces=forbids_namespaces()),
         *system_words(network=network == "host"),
-        *(() if network == "host" else ("--ro-bind", str(HOSTS), "/etc/hosts")),
+        *(() if network == "host" else ("--ro-bind", str(hosts), "/etc/hosts")),
         *("--size", str(SCRATCH_BYTES), "--tmpfs", "/tmp"),  # noqa: S108
     )
 
@@ -172,15 +188,26 @@ def namespace_words(*, network: bool, forbids_namespaces: bool) -> tuple[str, ..
     )
 
 
-def _bridge_words() -> tuple[str, ...]:
-    return (sys.executable, "-I", "-S", str(BRIDGE), SOCKET, str(PORT))
+def _bridge_words(way_out: EgressProxy | None) -> tuple[str, ...]:
+    """Return how the command is run: without what bubblewrap inherited, and with its ports."""
+    words = (sys.executable, "-I", "-S", str(BRIDGE))
+    if way_out is None:
+        return (*words, "--")
+    forwarded = (f"{one.address}:{one.port}={one.target}" for one in way_out.ports)
+    return (*words, SOCKET, f"127.0.0.1:{PORT}", *forwarded, "--")
 
 
-def _program_folders(command: str) -> Iterator[str]:
+def program_folders(command: str) -> Iterator[str]:
     """Yield what a program outside the system's folders needs: itself, its libraries, Python."""
     found = [Path(command).parent, Path(command).resolve().parent]
     # `…/bin/npx` leads to `…/lib/node_modules/npm/bin`: what lies beside `bin` belongs to it.
-    found += [one.parent / "lib" for one in found if one.name == "bin"]
+    # The same holds for a virtual environment, which is known by its `pyvenv.cfg`.
+    for folder in [one for one in found if one.name == "bin"]:
+        found += [folder.parent / name for name in BESIDE_BIN]
+        if (folder.parent / "pyvenv.cfg").is_file():
+            found.append((folder / "python").resolve().parents[1])
+    # `node_modules/.bin/program` needs the packages beside it.
+    found += [one.parent for one in found if one.name == ".bin"]
     found += [Path(sys.prefix), Path(sys.prefix).resolve(), Path(sys.base_prefix)]
     system = ("/usr", *(f"/{name}" for name in ("bin", "sbin", "lib", "lib64")))
     for path in dict.fromkeys(found):

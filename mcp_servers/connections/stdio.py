@@ -20,6 +20,7 @@ from mcp_servers.connections.eras import (
 )
 from mcp_servers.connections.errors import UpstreamError, crashed, protocol_error, unreachable
 from mcp_servers.connections.host import Host
+from mcp_servers.connections.installation import installed
 from mcp_servers.connections.last_words import Keep, Notes
 from mcp_servers.connections.peer import Peer
 from mcp_servers.connections.updates import (
@@ -155,7 +156,10 @@ class StdioConnection:
         self._tail.mark()
         self._peer = peer = Peer(self.endpoint, self._send, self._host, self._crew, self._hear)
         self._child = child = await spawn(
-            self.endpoint, peer.receive, lambda child: self._over(peer, child), self._tail
+            await installed(self.endpoint),
+            peer.receive,
+            lambda child: self._over(peer, child),
+            self._tail,
         )
         try:
             async with asyncio.timeout(self.endpoint.start_s):

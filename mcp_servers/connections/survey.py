@@ -13,7 +13,7 @@ from mcp_servers.connections.endpoint import Endpoint, Era
 from mcp_servers.connections.eras import METHOD_NOT_FOUND, Greeting
 from mcp_servers.connections.errors import UpstreamError, quote
 from mcp_servers.connections.mirrors import annotation_fault
-from mcp_servers.connections.wire import Request
+from mcp_servers.connections.wire import TOO_DEEP, Request
 
 Kind = Literal["tool", "resource", "resource_template", "prompt", "instructions"]
 
@@ -182,11 +182,14 @@ def _keep(endpoint: Endpoint, kind: Kind, name: str, payload: Any, reading: _Rea
             # Which of them answers a call can't be told.
             reading.items[kind, name] = replace(known, fault=DECLARED_TWICE)
         return
-    size = len(json.dumps(payload))
+    text = json.dumps(payload)
+    size = len(text)
     reading.size += min(size, MAX_ITEM)
     fault = next(_faults(endpoint, kind, payload), "")
     if size > MAX_ITEM:
         payload, fault = {}, f"The definition is larger than {MAX_ITEM // 1024} KiB."
+    elif TOO_DEEP in text:
+        payload, fault = {}, "The definition is nested too deeply."
     if not isinstance(payload, dict):
         payload = {"value": payload}
     reading.items[kind, name] = Item(kind, name, payload, fault)

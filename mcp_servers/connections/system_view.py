@@ -10,8 +10,10 @@ from pathlib import Path
 ETC = (
     *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "mime.types"),
     *("ssl", "pki", "ca-certificates", "ca-certificates.conf", "nsswitch.conf"),
+    *("chromium.d", "fonts"),  # of browsers
 )
 ETC_OF_NETWORK = ("resolv.conf", "hosts", "gai.conf", "services", "protocols")
+PROGRAMS = ("/opt/google/chrome",)  # what packages install outside /usr
 TOP = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 SHARED_MEMORY_BYTES = 64 * 1024 * 1024
 
@@ -22,6 +24,7 @@ def system_words(*, network: bool) -> tuple[str, ...]:
     return (
         *("--ro-bind", "/usr", "/usr", *_top()),
         *(word for name in etc for word in bind_if_there(f"/etc/{name}")),
+        *(word for path in PROGRAMS for word in bind_if_there(path)),
         *("--proc", "/proc", "--dev", "/dev"),
         *("--size", str(SHARED_MEMORY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),  # noqa: S108
     )

@@ -7,6 +7,7 @@ database and no UTF-8 can carry (NUL, lone surrogates) becomes U+FFFD.
 import json
 import math
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
@@ -27,6 +28,9 @@ CAPABILITIES_KEY = "io.modelcontextprotocol/clientCapabilities"
 
 MAX_DEPTH = 64
 MAX_NODES = 100_000
+# Stands for what is nested too deeply in a listing; no server can write it.
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels ({secrets.token_hex(8)})"
+LISTS = frozenset(("tools", "resources", "resourceTemplates", "prompts"))
 PROGRESS_KEPT = 1000
 CLIENT = {"name": "bonobot", "title": "Bonobot", "version": __version__}
 # Stamped by us for each hop; a caller's own values never travel on.
@@ -39,6 +43,7 @@ RESULT_TYPES = ("complete", "input_required")
 # Possessive, so that no way back is remembered: a long string costs no memory.
 STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 BRACKETS = re.compile(rb"[\[{\]}]")
+TOKENS = re.compile(STRINGS.pattern + rb"|" + BRACKETS.pattern, re.DOTALL)
 UNSTORABLE = dict.fromkeys((0, *range(0xD800, 0xE000)), "\ufffd")
 UNSTORABLE_ESCAPE = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 
@@ -50,6 +55,13 @@ LOG_MESSAGE = "notifications/message"
 
 class Unreadable(ValueError):
     """Bytes that are not an acceptable JSON text; the text says why."""
+
+
+class NestedTooDeeply(Unreadable):
+    """A JSON text that is nested more than `MAX_DEPTH` levels deep."""
+
+    def __init__(self) -> None:
+        super().__init__(f"nested deeper than {MAX_DEPTH}")
 
 
 @dataclass
@@ -84,8 +96,18 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 def decode(raw: bytes) -> Any:
-    """Return the value of a JSON text; raises `Unreadable`."""
-    _measure(raw)
+    """Return the value of a JSON text; raises `Unreadable`.
+
+    In the answer to a listing, what is nested too deeply becomes `TOO_DEEP`, so that one definition
+    doesn't hide the others.
+    """
+    try:
+        _measure(raw)
+    except NestedTooDeeply:
+        value = decode(_cut_depth(raw))
+        if not _is_listing(value):
+            raise
+        return value
     try:
         value = DECODER.decode(raw.decode("utf-8"))
     except (ValueError, RecursionError) as error:
@@ -207,7 +229,28 @@ def _measure(raw: bytes) -> None:
     for bracket in BRACKETS.finditer(marks):
         depth += 1 if bracket[0] in b"[{" else -1
         if depth > MAX_DEPTH:
-            raise Unreadable(f"nested deeper than {MAX_DEPTH}")
+            raise NestedTooDeeply()
+
+
+def _cut_depth(raw: bytes) -> bytes:
+    """Return a JSON text with `TOO_DEEP` for each value below the deepest level that is read."""
+    kept, depth, begin = [], 0, 0
+    for token in TOKENS.finditer(raw):
+        if token[0] in (b"[", b"{"):
+            depth += 1
+            if depth == MAX_DEPTH + 1:
+                kept.append(raw[begin : token.start()])
+                kept.append(b'"%s"' % TOO_DEEP.encode())
+        elif token[0] in (b"]", b"}"):
+            if depth == MAX_DEPTH + 1:
+                begin = token.end()
+            depth -= 1
+    return b"".join(kept) + (raw[begin:] if depth <= MAX_DEPTH else b"")
+
+
+def _is_listing(message: Any) -> bool:
+    result = message.get("result") if isinstance(message, dict) else None
+    return isinstance(result, dict) and not LISTS.isdisjoint(result)
 
 
 def _refuse(constant: str) -> NoReturn:

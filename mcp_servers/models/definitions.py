@@ -64,6 +64,9 @@ class Definition(GovernedModel):
     A definition that disappeared keeps its pin. `fault` says why it can never be used.
     """
 
+    # Schemas are large and read often; each change of one makes it anew.
+    watches_in_place = False
+
     class Kind(models.TextChoices):
         """MCP's kinds of offers."""
 

@@ -143,6 +143,13 @@ class Server(GovernedModel):
         _("confinement"), max_length=10, choices=Confinement, default=Confinement.NONE
     )
     network = models.CharField(_("network"), max_length=6, choices=Network, default=Network.HOST)
+    env_exceptions = models.JSONField(
+        _("exceptions for variables"),
+        default=dict,
+        db_default={},
+        blank=True,
+        help_text=_("Dangerous variables that a platform administrator allowed, and why."),
+    )
     call_price = models.PositiveBigIntegerField(
         _("price of a call"),
         default=0,
@@ -243,6 +250,15 @@ class Server(GovernedModel):
     def speaks_mcp(self) -> bool:
         """Tell whether it is an MCP server; an API is asked in its own way."""
         return self.transport_type != self.Transport.OPENAPI
+
+    def related_secret_marks(self) -> dict[str, str]:
+        """Return what tells its secrets from others, by the part of it that they belong to."""
+        marks: dict[str, list[str]] = {"auth_config": [], "endpoint_config": []}
+        for secret in self.secrets.all():
+            signs_in = secret.placement == Secret.Placement.AUTH
+            place = "auth_config" if signs_in else "endpoint_config"
+            marks[place].append(f"{secret.placement} {secret.name} {secret.value.mark}")
+        return {place: "\n".join(sorted(found)) for place, found in marks.items()}
 
     @property
     def private_to_agent(self) -> bool:

@@ -17,6 +17,7 @@ from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from mcp_servers.configuration import AUTH_FIELDS, HTTP_FIELDS, STDIO_FIELDS
 from mcp_servers.placeholders import references
+from mcp_servers.process_rules import check_no_dangerous_variables
 
 KINDS = ("", "folder", "file", "url")
 MOST_PARAMETERS = 50
@@ -167,6 +168,7 @@ def _endpoint(transport: str, config: Any) -> None:
             )
     if transport == "stdio":
         _command(config)
+        check_no_dangerous_variables(config.get("env", {}), field="endpoint_config.env")
     else:
         url = urlsplit(re.sub(r"\$\{[A-Z0-9_]+\}", "x", str(config.get("url", ""))))
         if url.scheme not in ("http", "https") or not url.hostname or url.username:

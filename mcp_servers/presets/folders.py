@@ -17,6 +17,7 @@ from bonobot.lib.problems import Invalid
 from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.models import Organization
+from mcp_servers.connections.folder_rules import FolderRule
 
 KINDS = frozenset(("folder", "file"))
 
@@ -30,6 +31,11 @@ def workspace(organization_id: UUID) -> Path:
 def allowed_folders(organization_id: UUID) -> tuple[Path, ...]:
     """Return the folders in which a preset's folders and files may lie, the own one first."""
     return (workspace(organization_id), *map(Path, settings.BONOBOT_PRESET_FOLDERS))
+
+
+def folder_rule(organization_id: UUID) -> FolderRule:
+    """Return which folders a stdio server of an organization may be given (one query)."""
+    return FolderRule(closed=(str(settings.BONOBOT_VAR),), own=(str(workspace(organization_id)),))
 
 
 def settled(
@@ -57,6 +63,8 @@ def _settled(organization_id: UUID, parameter: Mapping[str, Any], value: str) ->
     roots = [folder.resolve() for folder in (own, *others)]
     if not any(real.is_relative_to(root) for root in roots):
         raise _refused(parameter, value, "lies outside the allowed folders", (own, *others))
+    if why := folder_rule(organization_id).refusal(str(real)):
+        raise _refused(parameter, value, say("may not be used: {why}", why=why), (own, *others))
     is_folder = parameter["kind"] == "folder"
     folder = real if is_folder else real.parent
     if real.is_relative_to(roots[0]) and not folder.exists():

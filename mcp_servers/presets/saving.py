@@ -9,6 +9,7 @@ from bonobot.tenancy.roles import Action
 from mcp_servers.models import Preset, Secret, Server
 from mcp_servers.naming import check_name, slugify
 from mcp_servers.presets.own import name_taken, recorded
+from mcp_servers.process_rules import check_no_dangerous_variables
 
 MEMBERS: dict[str, str] = {Secret.Placement.ENV: "env", Secret.Placement.HEADER: "headers"}
 
@@ -76,6 +77,9 @@ def _may_save(principal: Principal, server: Server) -> None:
             rule="stdio",
             remedy="Ask a platform administrator to save it.",
         )
+    if server.transport_type == Server.Transport.STDIO:
+        names = [one.name for one in server.secrets.all() if one.placement == Secret.Placement.ENV]
+        check_no_dangerous_variables(names, field="endpoint_config.env")
     _has_address(server)
 
 

@@ -10,6 +10,7 @@ from mcp_servers.scanning.characters import hidden
 from mcp_servers.scanning.findings import Finding, Tier
 from mcp_servers.scanning.instructions import ENOUGH, named, orders
 from mcp_servers.scanning.parameters import asked
+from mcp_servers.scanning.resemblance import judge
 
 MOST_FINDINGS = 50
 _AROUND = 24
@@ -29,9 +30,20 @@ def scan(
 ) -> tuple[Finding, ...]:
     """Return what a definition hides (hard) and what of it orders the model about (soft).
 
-    `own` are the names of the server's own tools, `peers` those of other servers. One finding for
-    each rule and place, at most 50; what refuses comes first.
+    `own` are the names of the server's own tools, `peers` those of other servers: what a definition
+    says of a tool beside it counts for more. One finding for each rule and place, at most 50; what
+    refuses comes first.
     """
+    found = scan_by_rules(payload, own=own, peers=peers)
+    if len(found) < MOST_FINDINGS:
+        found += tuple(judge(payload, own=own, peers=peers))
+    return found
+
+
+def scan_by_rules(
+    payload: Any, *, own: Collection[str] = (), peers: Collection[str] = ()
+) -> tuple[Finding, ...]:
+    """Return what the rules find, without the classifier's judgement."""
     found: dict[tuple[str, str], Finding] = {}
     foreign = frozenset(name for name in peers if len(name) >= 6 and _DISTINCT.search(name))
     foreign -= frozenset(own)

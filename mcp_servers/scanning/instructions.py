@@ -25,7 +25,7 @@ SHORTEST: Final = 6
 TONE: Final = 0.25
 MOST_TONE: Final = 0.3
 # Legal in JSON, and no pattern can read them.
-_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _CLOSED: Final = frozenset("\"'`\u201d\u2019\u00bb")
 _OPAQUE: Final = ("encoded_", "hidden_")
 # Pieces of a text that speak for themselves; other layers are the whole text in another reading.
@@ -47,7 +47,7 @@ def orders(text: str, said: Signals = IN_DEFINITIONS, *, enough: float = ENOUGH)
 
     Takes under 20 ms for 16 KiB: keep longer texts off the loop.
     """
-    text = _SURROGATES.sub("?", text)
+    text = SURROGATES.sub("?", text)
     if len(text) <= SHORT:
         return list(_orders_of_short(text, said, enough))
     if len(text) <= PIECE:
@@ -91,7 +91,7 @@ def _orders(text: str, said: Signals, enough: float) -> list[Order]:
 
 def named(name: str, *, enough: float = ENOUGH) -> list[Order]:
     """Return what an identifier says when it is read as words."""
-    words = spoken(_SURROGATES.sub("?", name))
+    words = spoken(SURROGATES.sub("?", name))
     if words.count(" ") < 3:
         return []
     return [Order(one.rule, 0, len(name), one.score) for one in _judged(words, enough)[:1]]

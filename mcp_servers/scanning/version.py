@@ -6,4 +6,4 @@ the background (`mcp_servers.rescanning`).
 
 from typing import Final
 
-RULES: Final = 3
+RULES: Final = 4

@@ -17,6 +17,7 @@ from agents.tasks import sweep
 from agents.tool_policies import PolicyText, RuleText, set_policy
 from bonobot.ledger.models import AuditRow, PermitRow
 from bonobot.ledger.verify import verify
+from bonobot.ledger.writer import writer
 from bonobot.lib.problems import Problem
 from bonobot.notices.channels import ChannelSpec, save_channel
 from bonobot.notices.models import Notice
@@ -58,8 +59,21 @@ def test_a_call_that_must_be_asked_waits_and_says_where(asking, call):
     approval = asked()
     assert problem.extra["approval_url"].endswith(f"/admin/agents/approval/{approval.pk}/change/")
     assert (approval.label, approval.arguments) == (ECHO, {"text": "x"})
-    row = AuditRow.objects.get(pk=approval.pk)
-    assert (row.decision, row.outcome, row.code) == ("ask", "refused", "approval_required")
+    row = AuditRow.objects.get(code="approval_required")
+    assert (row.decision, row.outcome) == ("ask", "refused")
+    assert json.loads(row.opened)["details"]["approval_id"] == str(approval.pk)
+
+
+def test_a_call_that_is_asked_about_again_later_still_waits_and_then_goes_through(
+    asking, call, reviewer
+):
+    """Each process, and each minute, writes a row of its own about the same question."""
+    for _ in range(3):
+        assert refused(call, ECHO, {"text": "x"}).code == "approval_required"
+        writer().close()
+    assert AuditRow.objects.filter(code="approval_required").count() == 3
+    answer(reviewer, asked(), "approve")
+    assert call(ECHO, {"text": "x"}).text == "x"
 
 
 def test_after_a_yes_the_same_call_goes_through_once(asking, call, reviewer, acme):

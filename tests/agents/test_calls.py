@@ -10,6 +10,7 @@ import pytest
 from agents.bindings import bind
 from agents.governance.snapshots import snapshots
 from agents.models import Agent, Approval, Budget, StoredResult
+from agents.requests import Refused
 from agents.tool_policies import PolicyText, set_policy
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.usage import cells
@@ -299,15 +300,18 @@ def test_a_server_that_went_away_is_marked_at_once(acme, helper, workshop, call)
     assert workshop.checks.filter(ok=False).count() == 1
 
 
-def test_instructions_that_changed_are_withheld_and_nothing_else(acme, helper, workshop, call):
+def test_instructions_that_changed_are_withheld_and_hold_the_tools(acme, helper, workshop, call):
     def notes():
         return snapshots().current("agent", helper.pk).notes
 
     assert notes() == {"workshop": "Tools to test with."}
     Definition.objects.filter(kind="instructions").update(digest="changed")
     assert notes() == {}
-    assert call(ECHO, {"text": "x"}).outcome == "ok"
+    with pytest.raises(Refused) as refused:
+        call(ECHO, {"text": "x"})
+    assert refused.value.code == "definition_changed"
     approve(casting.administrator(acme), workshop)
+    assert call(ECHO, {"text": "x"}).outcome == "ok"
     assert notes() == {"workshop": "Tools to test with."}
     bind(casting.administrator(acme), helper, workshop, enabled=False)
     assert notes() == {}

@@ -95,6 +95,7 @@ def test_a_role_that_changes_is_the_role_of_the_next_call(token, hosts, helper):
     row.role = Role.AUDITOR
     Token.objects.bulk_update([row], ["role"])
     assert {host.refused(agent_id=helper.pk).rule for host in hosts} == {"role:use_tools"}
+    row.refresh_from_db()
     row.role = Role.MEMBER
     row.save()
     assert [host.ask(agent_id=helper.pk) for host in hosts] == ["x", "x"]

@@ -20,7 +20,7 @@ from bonobot import api
 from bonobot.ledger.models import AuditRow
 from bonobot.notices.models import Channel, Notice
 from bonobot.tenancy.api.resources import Resource, actions_of
-from bonobot.tenancy.models import Organization, Token
+from bonobot.tenancy.models import Organization, Token, User
 from bonobot.tenancy.roles import Role, may
 from mcp_servers.models import Definition, Server
 from tests import desk, rest
@@ -112,6 +112,8 @@ OPEN = {
 }
 # One address outside of both tables names a thing of an organization.
 SIGN_IN = "oauth/start/<uuid:server_id>"
+# A member signs out of any server that people sign in to themselves, of their own account there.
+OWN_SIGN_IN = "mcp-servers/<str:server_id>/sign-in"
 
 
 def whole_table(patterns: Any, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -203,6 +205,36 @@ def test_lists_hold_nothing_of_another_organization(things, role):
         if method == "GET" and "<" not in route:
             answer = client.get(route)
             assert [one for one in ids if one in answer.text] == [], route
+
+
+@pytest.mark.parametrize("role", ASKED)
+def test_a_token_for_one_agent_reaches_nothing_of_the_others(things, role):
+    """Principal × object × verb: what belongs to another agent, or to none, isn't there for it."""
+    agent = casting.agent(things.acme, "unrelated")
+    client = rest.as_role(things.acme, role, agent)
+    ids = [value for name, value in things.own.items() if name not in ("name", "user_id")]
+    before = counted()
+    for route, method in OPERATIONS:
+        answer = client.send(method, filled(route, things.own), {} if method != "GET" else None)
+        if answer.status < 400:
+            assert [one for one in ids if one in answer.text] == [], f"{role} {method} {route}"
+        if "<" in route:
+            assert answer.status in (403, 404), f"{role} {method} {route}: {answer!r}"
+    assert counted() == before
+
+
+def test_a_member_reaches_nothing_of_agents_that_were_not_given(things):
+    """The same for a person, who has a session and no token."""
+    member = casting.person(things.acme, Role.MEMBER, "newcomer")
+    client = rest.Rest(user=User.objects.get(pk=member.id))
+    shared = {"user_id", "name"}
+    ids = [value for name, value in things.own.items() if name not in shared]
+    for route, method in OPERATIONS:
+        answer = client.send(method, filled(route, things.own), {} if method != "GET" else None)
+        if answer.status < 400:
+            assert [one for one in ids if one in answer.text] == [], f"{method} {route}"
+        if "<" in route and route != OWN_SIGN_IN:
+            assert answer.status in (403, 404), f"{method} {route}: {answer!r}"
 
 
 def is_allowed(role: Role, route: str, method: str) -> bool:

@@ -5,7 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from bonobot.http_protocol import Protocol
+from bonobot.management.programs import PROTOCOL
 from bonobot.management.programs import web as program
 from tests.processes import Web
 
@@ -62,4 +65,5 @@ def test_who_says_twice_where_a_request_ends_is_heard_no_further(
 
 def test_the_parser_is_named_whatever_else_is_installed() -> None:
     command = " ".join(program("127.0.0.1", 1).command)
-    assert "--http h11" in command
+    assert f"--http {PROTOCOL}" in command
+    assert issubclass(Protocol, H11Protocol)

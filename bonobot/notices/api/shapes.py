@@ -9,7 +9,7 @@ from bonobot.lib.masking import MASK
 from bonobot.notices.channels import MOST_ADDRESSES
 from bonobot.notices.events import CHOSEN, EVENTS
 from bonobot.notices.models import SEVERITIES, Channel, Notice
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 
 EVENTS_HELP = "What it is told of; empty: everything."
 
@@ -34,7 +34,7 @@ EVENTS_HELP = "What it is told of; empty: everything."
         ),
     ]
 )
-class NoticeChannelBody(Shape):
+class NoticeChannelBody(VersionedBody):
     """A channel as it is written."""
 
     name = serializers.CharField(max_length=255)
@@ -68,8 +68,10 @@ class NoticeChannelBody(Shape):
     enabled = serializers.BooleanField(required=False)
 
 
-class NoticeChannelShape(Shape):
+class NoticeChannelShape(VersionedShape):
     """A channel as it is read; a webhook's address shows its origin alone."""
+
+    written_as = (NoticeChannelBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()

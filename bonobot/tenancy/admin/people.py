@@ -97,7 +97,14 @@ class OrganizationAdmin(ScopedAdmin):
         (_("Sign-in"), {"fields": ("second_factor", "single_sign_on")}),
         (_("Audit"), {"fields": ("audit_days",)}),
     )
-    prepopulated_fields = {"slug": ("name",)}
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """Keep the slug of an organization that exists: folders are named after it."""
+        return ("slug",) if obj else ()
+
+    def get_prepopulated_fields(self, request: HttpRequest, obj: Model | None = None) -> Any:
+        """Derive the slug from the name while the organization is made."""
+        return {} if obj else {"slug": ("name",)}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Organization]:
         """Return the organizations that the person belongs to."""

@@ -1,5 +1,6 @@
 """Whoever asks: what a token is, who a person is, what they say of themselves."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
@@ -11,7 +12,7 @@ from bonobot.lib.problems import Forbidden
 from bonobot.tenancy import profiles
 from bonobot.tenancy.api.resources import READ_OR_RUN, Resource
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 from bonobot.tenancy.models import Organization, User
 from bonobot.tenancy.roles import Role
 
@@ -29,7 +30,10 @@ class PersonShape(Shape):
     time_zone = serializers.CharField(help_text="Of what screens show; times here are UTC.")
 
 
-class MeShape(Shape):
+SAID = ("first_name", "last_name", "language", "time_zone")
+
+
+class MeShape(VersionedShape):
     """Who asks, and in which organization."""
 
     kind = serializers.ChoiceField([("user", "a person's session"), ("token", "a token")])
@@ -40,6 +44,10 @@ class MeShape(Shape):
     platform_admin = serializers.BooleanField()
     person = PersonShape(allow_null=True, help_text="null: a token.")
 
+    def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what people say of themselves; a token says nothing."""
+        return {name: (shown["person"] or {}).get(name, "") for name in SAID}
+
 
 @extend_schema_serializer(
     examples=[
@@ -48,7 +56,7 @@ class MeShape(Shape):
         )
     ]
 )
-class MeBody(Shape):
+class MeBody(VersionedBody):
     """What people say of themselves."""
 
     first_name = serializers.CharField(max_length=150, allow_blank=True, required=False)
@@ -106,14 +114,18 @@ class Me(OwnResource):
     @operation("get_me", answer=MeShape)
     def get(self, request: object) -> Response:
         """Show who asks: a person, or a token."""
-        return self.shown(self.told(), MeShape)
+        return self._answer()
 
     @operation("change_me", body=MeBody, answer=MeShape)
     def patch(self, request: object) -> Response:
         """Change one's own profile; people only. The address is changed in the admin."""
         person = self.person()
         profiles.alter(person, **self.read(MeBody, partial=True))
-        return self.shown(self.told(), MeShape)
+        return self._answer()
+
+    def _answer(self) -> Response:
+        told = self.told()
+        return self.shown(told, MeShape, owner=told["person"])
 
 
 class MySessions(OwnResource):

@@ -7,7 +7,7 @@ from rest_framework.response import Response
 
 from bonobot.tenancy.api.resources import READ, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 from bonobot.tenancy.members import change_role, remove_member
 from bonobot.tenancy.models import Membership
 from bonobot.tenancy.resets import offer_reset
@@ -15,7 +15,7 @@ from bonobot.tenancy.roles import Action, Role
 from bonobot.tenancy.second_factor import reset_second_factor
 
 
-class MemberShape(Shape):
+class MemberShape(VersionedShape):
     """A person in this organization."""
 
     id = serializers.UUIDField(help_text="Id of the membership.")
@@ -43,10 +43,13 @@ class Members(Resource):
 @extend_schema_serializer(
     examples=[OpenApiExample("Another role", {"role": "operator"}, request_only=True)]
 )
-class RoleBody(Shape):
+class RoleBody(VersionedBody):
     """What can be said of a member."""
 
     role = serializers.ChoiceField([role.value for role in Role])
+
+
+MemberShape.written_as = (RoleBody,)
 
 
 class MemberResource(Resource):

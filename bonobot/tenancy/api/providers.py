@@ -9,7 +9,7 @@ from rest_framework.response import Response
 from bonobot.tenancy import providers
 from bonobot.tenancy.api.resources import Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
-from bonobot.tenancy.api.shapes import Shape
+from bonobot.tenancy.api.shapes import Shape, VersionedBody, VersionedShape
 from bonobot.tenancy.issuers import LONGEST_CLAIM, LONGEST_URL
 from bonobot.tenancy.models import Provider
 from bonobot.tenancy.roles import Action, Role
@@ -36,7 +36,7 @@ RULE = Action.MANAGE_ORGANIZATION
         )
     ]
 )
-class ProviderBody(Shape):
+class ProviderBody(VersionedBody):
     """What can be said of an identity provider."""
 
     name = serializers.CharField(max_length=255, help_text="As the sign-in shows it.")
@@ -79,8 +79,10 @@ class ProviderBody(Shape):
     enabled = serializers.BooleanField(required=False)
 
 
-class ProviderShape(Shape):
+class ProviderShape(VersionedShape):
     """An identity provider as it is read."""
+
+    written_as = (ProviderBody,)
 
     id = serializers.UUIDField()
     name = serializers.CharField()

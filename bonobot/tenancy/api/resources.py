@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
 from django.db import DatabaseError
+from django.db.models import Model
 from rest_framework.generics import GenericAPIView
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.permissions import SAFE_METHODS
@@ -20,15 +21,16 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from bonobot.lib import preconditions
 from bonobot.lib.problems import Forbidden, Invalid, NotFound
 from bonobot.lib.sayings import say
 from bonobot.tenancy.active import principal_of
-from bonobot.tenancy.api import choosing, idempotency
+from bonobot.tenancy.api import choosing, idempotency, versions
 from bonobot.tenancy.api.pages import Pages
 from bonobot.tenancy.api.parsing import BoundedJSON
 from bonobot.tenancy.api.schema import ResourceSchema
-from bonobot.tenancy.api.shapes import Shape
-from bonobot.tenancy.models import KeptAnswer
+from bonobot.tenancy.api.shapes import Shape, VersionedShape
+from bonobot.tenancy.models import KeptAnswer, Organization
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import WHO_MAY, Action, Scope
 
@@ -80,6 +82,9 @@ class Resource(GenericAPIView):
     request: Request
     _claimed: KeptAnswer | None = None
     _wanted: frozenset[str] | None = None  # members of a sparse answer; None: all
+    # The object that was last shown: its row, which writers lock, and what its version is of.
+    shown_row: Any = None
+    shown_parts: Mapping[str, Any] | None = None
 
     @property
     def principal(self) -> Principal:
@@ -95,7 +100,9 @@ class Resource(GenericAPIView):
         """Return the body's members; raises ValidationError for what doesn't fit the shape."""
         found = shape(data=self.request.data, partial=partial, context={"view": self})
         found.is_valid(raise_exception=True)
-        return dict(found.validated_data)
+        body = dict(found.validated_data)
+        body.pop(versions.MEMBER, None)  # checked before anything else, and as the write begins
+        return body
 
     def members(self) -> set[str]:
         """Return the names that the body has, before any shape is asked of it."""
@@ -108,12 +115,23 @@ class Resource(GenericAPIView):
         rows = choosing.narrow(shape(page, many=True, context=context), self._wanted)
         return self.get_paginated_response(rows.data)
 
-    def shown(self, row: Any, shape: type[Any], *, status: int = 200, **context: Any) -> Response:
-        """Answer one row."""
+    def shown(
+        self, row: Any, shape: type[Any], *, status: int = 200, owner: Any = None, **context: Any
+    ) -> Response:
+        """Answer one row, or what `owner` (a row) has of something."""
         context = {"view": self, "request": self.request, **context}
-        return Response(
-            choosing.narrow(shape(row, context=context), self._wanted).data, status=status
-        )
+        serializer = choosing.narrow(shape(row, context=context), self._wanted)
+        data = serializer.data
+        if isinstance(serializer, VersionedShape):
+            self.shown_row, self.shown_parts = owner or row, serializer.parts
+        return Response(data, status=status)
+
+    def rows_to_lock(self) -> Any:
+        """Return the rows that are locked while the version of what was shown is compared."""
+        row = self.shown_row
+        if isinstance(row, Model):
+            return type(row)._base_manager.filter(pk=row.pk)
+        return Organization.objects.filter(pk=self.organization_id)
 
     def filter_queryset(self, queryset: Any) -> Any:
         """Apply the view's filters; raises `Invalid` for a parameter that there isn't."""
@@ -136,6 +154,11 @@ class Resource(GenericAPIView):
 
     # -- around each request -------------------------------------------------------------------
 
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Answer a request; what it requires holds for its own changes alone."""
+        with preconditions.scope():
+            return super().dispatch(request, *args, **kwargs)
+
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Sign in, apply the rule of the method, and claim the idempotency key."""
         super().initial(request, *args, **kwargs)
@@ -150,6 +173,7 @@ class Resource(GenericAPIView):
         if key is not None and method not in SAFE_METHODS:
             asked = {"method": method, "path": request.get_full_path(), "body": request.data}
             self._claimed = idempotency.claim(self.principal, key, asked)
+        versions.require_version(self, method)
 
     def handle_exception(self, exc: Exception) -> Response:
         """Answer a problem; a replay isn't one."""
@@ -167,6 +191,8 @@ class Resource(GenericAPIView):
         if self._wanted is not None and response.status_code == HTTPStatus.OK:
             response.data = choosing.part_of(response.data, self._wanted)
             response.content_type = choosing.PART_JSON
+        if tag := versions.tag_of(self, response):
+            response["ETag"] = tag
         response = super().finalize_response(request, response, *args, **kwargs)
         if self._claimed is not None and isinstance(response, Response):
             body = "" if response.data is None else JSONRenderer().render(response.data).decode()

@@ -33,6 +33,7 @@ PROBLEMS = {
     403: "The role, a policy or a rule doesn't allow it; `rule` says which.",
     404: "There is no such thing here; another organization's things answer the same.",
     409: "It clashes with what is there, or with what happened meanwhile.",
+    412: "The version in `If-Match` isn't the object's any more; `changed` says what is new.",
     422: "The idempotency key was used for another request.",
     429: "Too many; `retry_after` says how long to wait.",
     502: "What had to be asked elsewhere failed; `code` says how.",
@@ -48,6 +49,9 @@ EXAMPLES: dict[int, dict[str, Any]] = {
     404: {"code": "not_found", "detail": "There is no MCP server 'b1c8…' here.", "field": "pk"},
     409: {"code": "name_taken", "detail": "There is a server named like 'time' already."}
     | {"field": "name", "remedy": "Choose another name."},
+    412: {"code": "precondition_failed", "field": "If-Match"}
+    | {"detail": "It was changed in the meantime. Nothing was saved."}
+    | {"changed": {"enabled": False}, "version": "x3Jk…"},
     422: {"code": "idempotency_mismatch"}
     | {"detail": "This idempotency key was used for another request."},
     429: {"code": "rate_limited", "detail": "Too many calls.", "retry_after": 4.2},
@@ -67,6 +71,14 @@ IDEMPOTENCY_KEY = OpenApiParameter(
     OpenApiParameter.HEADER,
     description="Sent twice within a day, the write has one effect and one answer.",
 )
+
+IF_MATCH = OpenApiParameter(
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    description="The `ETag` that was read: the write is made only where it still is the object's.",
+)
+CHECKED = ("PUT", "PATCH", "DELETE")
 
 
 def operation(
@@ -122,7 +134,8 @@ class ResourceSchema(AutoSchema):
     def get_override_parameters(self) -> list[Any]:
         """Return the headers that belong to every operation."""
         if self.method in WRITES:
-            return [ORGANIZATION, IDEMPOTENCY_KEY]
+            matched = [IF_MATCH] if self.method in CHECKED else []
+            return [ORGANIZATION, IDEMPOTENCY_KEY, *matched]
         names = choosing.choosable(self.view, self.method)
         return [ORGANIZATION, _choice(names)] if names else [ORGANIZATION]
 
@@ -173,14 +186,17 @@ class ResourceSchema(AutoSchema):
     def _problem_statuses(self) -> Iterator[int]:
         write = self.method in WRITES
         method = getattr(self.view, self.method.lower())
-        common = {ORGANIZATION, IDEMPOTENCY_KEY}
+        common = {ORGANIZATION, IDEMPOTENCY_KEY, IF_MATCH}
         asks = self._is_list_view() or self._is_filtered()
         # Without an id in the path, the organization may have to be named.
         if write or asks or "{" not in self.path or set(self.get_override_parameters()) - common:
             yield 400
         yield from (401, 403, 404)
         if write:
-            yield from (409, 422)
+            yield 409
+            if self.method in CHECKED:
+                yield 412
+            yield 422
         if getattr(method, "makes_calls", False):
             yield 429
         if getattr(method, "asks_others", False):

@@ -1,10 +1,12 @@
 """Shapes: what bodies and answers look like. The rules live in the modules that act on them."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from rest_framework import serializers
 from rest_framework.exceptions import ErrorDetail
+
+from bonobot.lib.object_version import LONGEST, compute_version, secret_marks
 
 
 class Shape(serializers.Serializer):
@@ -29,6 +31,63 @@ def _is_number(field: Any, data: Mapping[str, Any]) -> bool:
     """Tell whether a text was written as a number; DRF would take it for one."""
     written = data.get(field.field_name)
     return isinstance(field, serializers.CharField) and isinstance(written, int | float)
+
+
+VERSION_HELP = (
+    "What the object is written as, in a short text; also the `ETag`. Sent back with a PUT or "
+    "PATCH, the write is refused where the object changed since (`version_conflict`)."
+)
+
+
+class VersionField(serializers.CharField):
+    """The version that a writer read."""
+
+    def __init__(self, **options: Any) -> None:
+        help_text = "The version that was read; left out, the write doesn't ask for one."
+        super().__init__(max_length=LONGEST, help_text=help_text, **options)
+
+
+class VersionedBody(Shape):
+    """A body that may carry the version of the object that it changes; see `Resource.read`."""
+
+    version = VersionField(required=False, write_only=True)
+
+
+class NumberedBody(Shape):
+    """The same for what numbers its versions; its `ETag` also covers who has it."""
+
+    version = serializers.IntegerField(
+        required=False, write_only=True, help_text=str(VersionField(required=False).help_text)
+    )
+
+
+class VersionedShape(Shape):
+    """An answer with the version of what can be written of it, which `written_as` names."""
+
+    written_as: ClassVar[tuple[type[Shape], ...]] = ()  # none: as itself
+
+    version = serializers.CharField(read_only=True, help_text=VERSION_HELP)
+    # What the last object that was shown consists of, by the names of its parts.
+    parts: Mapping[str, Any] = {}
+
+    def to_representation(self, instance: Any) -> Any:
+        """Return what is shown; its version is that of all parts, whichever of them are shown."""
+        if "version" not in self.fields:
+            return super().to_representation(instance)
+        narrowed = self.fields.keys() != self._declared_fields.keys()
+        whole = type(self)(context=self.context) if narrowed else self
+        shown = super(VersionedShape, whole).to_representation(instance)
+        self.parts = self.parts_of(instance, shown)
+        if not isinstance(self.fields["version"], serializers.IntegerField):
+            shown["version"] = compute_version(self.parts)
+        return {name: shown[name] for name in map(str, self.fields) if name in shown}
+
+    def parts_of(self, instance: Any, shown: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parts of an object: members that can be written, and marks of its secrets."""
+        bodies = self.written_as or (type(self),)
+        written = {name for body in bodies for name in body._declared_fields}
+        parts = {name: shown[name] for name in written - {"version"} if name in shown}
+        return parts | secret_marks(instance)
 
 
 class Fault(Shape):
@@ -56,5 +115,11 @@ class ProblemDetails(Shape):
     )
     approval_url = serializers.CharField(required=False, help_text="Where a person answers it.")
     expires_at = serializers.CharField(required=False, help_text="When it becomes a no.")
+    changed = serializers.DictField(
+        required=False,
+        help_text="With `version_conflict` and `precondition_failed`: the members that changed in "
+        "the meantime, with their present values.",
+    )
+    version = serializers.CharField(required=False, help_text="With those: the present version.")
     # DRF moves declared fields away, so its own property of this name stays what it is.
     errors = Fault(many=True, required=False)  # type: ignore[assignment]

@@ -83,6 +83,14 @@ class ScopedAdmin(ModelAdmin):
             return rows
         return rows.filter(organization_id=self.principal(request).organization_id)
 
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> Any:
+        """Return the object, and remember which one the page is of (`form_versions`)."""
+        found = super().get_object(request, object_id, from_field)
+        request.shown_object = found  # type: ignore[attr-defined]
+        return found
+
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Show the model where its rows may be seen."""
         return self.has_view_permission(request)

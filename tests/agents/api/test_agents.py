@@ -21,6 +21,8 @@ OPENAI = {
     "api_key": "sk-in-the-clear-0123456789",
 }
 
+NOTHING = {"mode": "none", "allow": [], "ask": [], "deny": []}
+
 
 @pytest.fixture
 def acme() -> Organization:
@@ -49,7 +51,7 @@ def test_an_agent_is_made_with_a_slug_and_a_policy_that_blocks_all(operator):
     made = operator.post("agents", {"name": "Release Helper", "instructions": "Help."})
     assert (made.status, made.json["slug"]) == (201, "release-helper")
     policy = operator.get(f"agents/{made.json['id']}/tool-policy")
-    assert policy.json == {"mode": "none", "allow": [], "ask": [], "deny": []}
+    assert policy.json == NOTHING | {"version": policy.json["version"]}
 
 
 def test_an_agent_is_found_by_id_and_by_slug(operator, helper):
@@ -151,7 +153,7 @@ def test_budgets_are_replaced_and_show_what_is_spent(acme, operator, helper):
     found = operator.get("agents/helper/budgets").json["budgets"]
     uses = {line["unit"]: (line["limit"], line["spent"], line["reserved"]) for line in found}
     assert uses == {"tokens": (1000, 40, 2), "calls": (5, 0, 0)}
-    assert operator.put("agents/helper/budgets", {"budgets": []}).json == {"budgets": []}
+    assert operator.put("agents/helper/budgets", {"budgets": []}).json["budgets"] == []
 
 
 def operator_bucket(agent: Agent) -> str:

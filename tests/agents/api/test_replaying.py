@@ -37,7 +37,8 @@ def test_a_draft_is_written_enforced_and_discarded(acme, agent):
     assert client.put(path, {"mode": "none"}).json["mode"] == "none"
     assert client.get(path).json["since"]
     assert client.get(f"{path}/shadow").json["rows"] == 0
-    assert client.post(f"{path}/enforce").json == PolicyText("none").as_dict()
+    enforced = client.post(f"{path}/enforce").json
+    assert enforced.items() >= PolicyText("none").as_dict().items()
     assert client.get(f"{path}/shadow").code == "no_draft"
     client.put(path, {"mode": "all"})
     assert client.delete(path).status == 204
@@ -56,6 +57,7 @@ def test_the_organizations_policy_is_replayed_and_drafted(acme, agent):
     assert owner.get("tool-policy/draft/shadow").json["rows"] == 0
     operator = rest.as_role(acme, Role.OPERATOR)
     assert operator.post("tool-policy/draft/enforce").status == 403
-    assert owner.post("tool-policy/draft/enforce").json == PolicyText("none").as_dict()
+    enforced = owner.post("tool-policy/draft/enforce").json
+    assert enforced.items() >= PolicyText("none").as_dict().items()
     owner.put("tool-policy/draft", {"mode": "all"})
     assert owner.delete("tool-policy/draft").status == 204

@@ -155,6 +155,7 @@ CALLS: Mapping[str, Call] = {
     "mcp prompt": Call(("docs", "review"), ("docs", "nothing"), "unknown_prompt"),
     "mcp prompts": Call(("docs",), ("docs", "--agent", "nobody"), reads=True),
     "mcp read": Call(("docs", "docs://intro"), ("docs", "docs://x"), "unknown_resource"),
+    "mcp install": Call(("docs",), ("nothing",)),
     "mcp refresh": Call(("docs",), ("nothing",)),
     "mcp remove": Call(("spare-#",), ("nothing",)),
     "mcp remove-operation": Call(("shop", "spare-#"), ("shop", "nothing"), "unknown_operation"),

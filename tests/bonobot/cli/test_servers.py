@@ -58,6 +58,15 @@ def test_values_of_the_environment_are_filled_in_and_sealed(bonobot, monkeypatch
     assert "s3cret" not in ran.out
 
 
+def test_a_dangerous_variable_is_allowed_with_a_reason(bonobot):
+    words = ("mcp", "add", "w", "--command", COMMAND, "--env", "PYTHONUTF8=1", "--json")
+    assert bonobot(*words).error["code"] == "variable_not_allowed"
+    allowed = bonobot(*words, "--allow-env", "PYTHONUTF8=it prints umlauts")
+    assert allowed.status == 0, allowed.err
+    assert allowed.json["env_exceptions"] == {"PYTHONUTF8": "it prints umlauts"}
+    assert "PYTHONUTF8: it prints umlauts" in bonobot("mcp", "show", "w").out
+
+
 def test_a_variable_that_is_undefined_may_have_a_default(bonobot, monkeypatch):
     monkeypatch.delenv("WORKSHOP_MODE", raising=False)
     option = "MODE=${WORKSHOP_MODE:-calm}"

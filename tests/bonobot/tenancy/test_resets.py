@@ -129,3 +129,39 @@ def test_an_owner_sends_none_to_somebody_who_belongs_elsewhere(
 
 def test_the_login_page_leads_there(anna: User) -> None:
     assert reverse("admin_password_reset") in Client().get(reverse("admin:login")).content.decode()
+
+
+@pytest.mark.parametrize(
+    "email",
+    ["anna@ex\u0430mple.com", "anna@example.com\nbcc:evil@example.com", "ann\u0131@example.com"],
+)
+def test_an_address_that_only_looks_like_the_accounts_gets_nothing(
+    anna: User, queued: list[list[str]], email: str
+) -> None:
+    with TestCase.captureOnCommitCallbacks(execute=True):
+        Client().post(reverse("admin_password_reset"), {"email": email})
+    assert [one for accounts in queued for one in accounts] == []
+
+
+def test_the_link_leads_to_us_whatever_host_was_asked(anna: User) -> None:
+    assert "evil.example" not in link_of(anna)
+    answer = Client().post(
+        reverse("admin_password_reset"), {"email": EMAIL}, headers={"host": "evil.example"}
+    )
+    assert answer.status_code == 400
+
+
+def test_the_link_of_one_account_opens_no_other(acme: Organization, anna: User) -> None:
+    bert = User.objects.get(pk=casting.person(acme, Role.OWNER, "bert").id)
+    parts = {user: link_of(user).rstrip("/").rsplit("/", 2)[1:] for user in (anna, bert)}
+    mixed = reverse("account_new_password", args=[parts[bert][0], parts[anna][1]])
+    page = Client().get(mixed, follow=True)
+    assert 'name="new_password1"' not in page.content.decode()
+
+
+def test_a_new_address_ends_the_link(anna: User) -> None:
+    link = link_of(anna)
+    anna.email = "anna@example.org"
+    anna.save()
+    page = Client().get("/" + link.split("/", 3)[3], follow=True)
+    assert 'name="new_password1"' not in page.content.decode()

@@ -176,3 +176,51 @@ def test_a_password_can_not_be_guessed_for_long(anna: User) -> None:
     assert codes[-1] == "too_many_attempts"
     client.post(reverse("admin:login"), guess | {"password": PASSWORD})
     assert client.get(reverse("admin:index")).status_code == 302
+
+
+def test_a_code_gets_in_one_time(anna: User) -> None:
+    secret = set_up(signed_in())
+    used = code(secret, 1)
+    for expected in (200, 302):
+        client = signed_in()
+        client.post(reverse("mfa_authenticate"), {"code": used})
+        assert client.get(reverse("admin:index")).status_code == expected
+
+
+def test_codes_can_not_be_guessed_for_long(anna: User) -> None:
+    secret = set_up(signed_in())
+    client = signed_in()
+    for guess in range(20):
+        client.post(reverse("mfa_authenticate"), {"code": f"{guess:06}"})
+    client.post(reverse("mfa_authenticate"), {"code": code(secret, 1)})
+    assert client.get(reverse("admin:index")).status_code != 200
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("admin:index", "mfa_index", "mfa_activate_totp", "mfa_deactivate_totp"),
+        *("mfa_view_recovery_codes", "mfa_generate_recovery_codes", "mfa_add_webauthn"),
+        *("account_reauthenticate", "mfa_reauthenticate"),
+    ],
+)
+def test_half_way_in_no_page_opens(anna: User, name: str) -> None:
+    set_up(signed_in())
+    client = signed_in()
+    for answer in (client.get(reverse(name)), client.post(reverse(name), {"password": PASSWORD})):
+        assert answer.status_code in (302, 403, 405), (name, answer.status_code)
+    assert client.get(reverse("admin:index")).status_code == 302
+    assert has_second_factor(anna)
+
+
+def test_nobody_gets_in_by_the_codes_of_somebody_else(acme: Organization, anna: User) -> None:
+    casting.person(acme, Role.OWNER, "bert")
+    bert = signed_in("bert")
+    secret = set_up(bert)
+    page = bert.get(reverse("mfa_view_recovery_codes")).content.decode()
+    recovery = re.findall(r">(\d{8})\s", page)[0]
+    set_up(signed_in())
+    client = signed_in()
+    for foreign in (code(secret, 1), recovery):
+        client.post(reverse("mfa_authenticate"), {"code": foreign})
+    assert client.get(reverse("admin:index")).status_code == 302

@@ -130,15 +130,15 @@ def test_the_tail_keeps_the_end():
 
 
 async def test_a_child_sees_its_declared_environment_and_the_least_more(
-    connections: Connections, monkeypatch: pytest.MonkeyPatch
+    connections: Connections, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     for name, value in CANARIES.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TZ", "Asia/Tokyo")
-    endpoint = scripted(env={"DECLARED": "yes"}, cwd="/")
+    endpoint = scripted(env={"DECLARED": "yes"}, cwd=str(tmp_path))
     seen = json.loads(text_of(await call(connections, endpoint, "environment")))
     assert seen.pop("DECLARED") == "yes"
-    assert seen.pop("cwd") == "/"
+    assert seen.pop("cwd") == str(tmp_path)
     assert seen["TZ"] == "Asia/Tokyo"
     assert not [value for value in seen.values() if "canary" in value]
     allowed = {*containment.INHERITED, "LC_CTYPE", "PWD", "_"}  # Python itself sets LC_CTYPE

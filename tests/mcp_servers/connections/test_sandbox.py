@@ -1,7 +1,9 @@
 """The sandbox of an organization's stdio servers: what is not in it, and the one way out."""
 
+import json
 import os
 import shutil
+import socketserver
 import sys
 import threading
 from collections.abc import Iterator
@@ -130,6 +132,40 @@ async def test_it_has_no_privileges_and_gets_none(connections: Connections, own:
     assert "NoNewPrivs:\\t1" in said
 
 
+@pytest.mark.sandbox
+@pytest.mark.parametrize("part", ["acme", "workspaces"])
+async def test_a_folder_that_was_replaced_by_a_link_is_not_shown(
+    connections: Connections, own: Path, part: str
+) -> None:
+    """A server writes in its folder while another one is stopped, and moves things there."""
+    var = own.parents[1]
+    (var / "keys" / "acme").mkdir(parents=True)
+    (var / "keys" / "acme" / "secret").write_text(CANARY)
+    endpoint = replace(sandboxed(own), command="/usr/bin/python3", args=("-c", "while input(): 0"))
+    folder = own if part == "acme" else own.parent
+    folder.rename(var / "moved")
+    folder.symlink_to(var / "keys" / ("acme" if part == "acme" else ""))
+    error = await failure(connections.greet(endpoint, holder=HOLDER))
+    assert (error.code, error.sent) == ("server_unreachable", False)
+    assert "isn't a folder any more" in str(error)
+
+
+@pytest.mark.sandbox
+async def test_no_descriptor_of_the_machine_is_left_in_it(
+    connections: Connections, own: Path
+) -> None:
+    """Through a folder that is open outside of the sandbox, `..` would lead out of it."""
+    (own.parents[1] / "canary").write_text(CANARY)
+    held = (
+        "[(pid, fd, os.readlink(f'/proc/{pid}/fd/{fd}')) for pid in os.listdir('/proc') "
+        "if pid.isdigit() and os.access(f'/proc/{pid}/fd', os.X_OK) "
+        "for fd in os.listdir(f'/proc/{pid}/fd') if os.path.isdir(f'/proc/{pid}/fd/{fd}')]"
+    )
+    for network in ("egress", "none"):
+        said = await told(connections, sandboxed(own, network), held)
+        assert [one for one in json.loads(said) if "/proc" not in one[2]] == [], said
+
+
 # --- the network
 
 
@@ -206,27 +242,89 @@ async def test_the_egress_proxy_never_leads_to_this_machine(
     assert " 200" not in await told(connections, endpoint, TUNNEL.format(to=f"{host}:{web}"))
 
 
-@pytest.mark.sandbox
-async def test_a_public_address_is_reached_by_the_egress_proxy(
-    connections: Connections, own: Path, web: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A name that resolves to a public address, behind which the test's own server answers."""
+def stand_in(monkeypatch: pytest.MonkeyPatch, address: tuple[str, int], port: int) -> None:
+    """Have every name resolve to a public address, behind which a port of this machine answers."""
 
     async def resolve(host: str, port: int) -> list[str]:
-        assert host == "files.example.com"
-        return ["93.184.216.34"]
+        assert host.endswith(".example.com") or host == address[0]
+        return [address[0]]
 
-    async def connect(self: object, host: str, port: int, *_: object) -> object:
-        assert (host, port) == ("93.184.216.34", 8080)
-        return await plain(self, "127.0.0.1", web, 5.0)
+    async def connect(self: object, host: str, number: int, *_: object) -> object:
+        assert (host, number) == address
+        return await plain(self, "127.0.0.1", port, 5.0)
 
     plain = egress_proxy.GuardedBackend.connect_tcp.__globals__["streams"].Backend.connect_tcp
     monkeypatch.setattr(egress_proxy, "system_resolve", resolve)
     monkeypatch.setattr("bonobot.lib.streams.Backend.connect_tcp", connect)
+
+
+@pytest.mark.sandbox
+async def test_a_public_address_is_reached_by_the_egress_proxy(
+    connections: Connections, own: Path, web: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    stand_in(monkeypatch, ("93.184.216.34", 8080), web)
     endpoint = sandboxed(own)
     url = "http://files.example.com:8080/notes?a=1"
     assert await told(connections, endpoint, FETCH.format(url=url)) == "greeted /notes?a=1"
     assert "200" in await told(connections, endpoint, TUNNEL.format(to="files.example.com:8080"))
+
+
+@pytest.fixture
+def database() -> Iterator[int]:
+    """Run a server that greets first, as databases do; yield its port."""
+
+    class Greeter(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(b"ready ")
+            self.request.sendall(self.request.recv(100))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Greeter) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+CLOSED = ("", "ConnectionResetError")
+QUERY = (
+    "(lambda s: (s.sendall(b'query'), s.makefile().read(11))[1])"
+    "(socket.create_connection(({host!r}, {port}), 10))"
+)
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize(
+    ("env", "host"),
+    [
+        ({"URI": "postgresql://u:p@ss@db.example.com:6543/x"}, "db.example.com"),
+        ({"HOSTS": "mongodb://u@one.example.com:1,db.example.com:6543/"}, "db.example.com"),
+        ({"REDIS_HOST": "DB.example.com", "REDIS_PORT": "6543"}, "db.example.com"),
+        ({"URI": "bolt://93.184.216.34:6543"}, "93.184.216.34"),
+    ],
+)
+async def test_a_database_that_it_names_is_reached_by_the_egress_rules(
+    connections: Connections,
+    own: Path,
+    database: int,
+    monkeypatch: pytest.MonkeyPatch,
+    env: dict[str, str],
+    host: str,
+) -> None:
+    stand_in(monkeypatch, ("93.184.216.34", 6543), database)
+    endpoint = replace(sandboxed(own), env=env)
+    if host == "93.184.216.34":
+        assert await told(connections, endpoint, "os.environ['URI']") == "bolt://127.0.0.2:6543"
+        host = "127.0.0.2"
+    assert await told(connections, endpoint, QUERY.format(host=host, port=6543)) == "ready query"
+
+
+@pytest.mark.sandbox
+async def test_a_database_of_an_inner_address_is_refused_and_the_log_says_why(
+    connections: Connections, own: Path
+) -> None:
+    endpoint = replace(sandboxed(own), env={"URI": "redis://10.1.2.3:6379/0"})
+    assert await told(connections, endpoint, QUERY.format(host="127.0.0.2", port=6379)) in CLOSED
+    assert "No connection to 10.1.2.3:6379: " in connections.stderr_tail(endpoint.server_id)
 
 
 @pytest.mark.sandbox

@@ -14,7 +14,7 @@ from tests.agents import casting
 
 pytestmark = pytest.mark.django_db
 # In German they are called the same.
-SAME = {"Host", "Partition", "Port", "Repository"}
+SAME = {"Browser", "Host", "Partition", "Port", "Repository"}
 
 
 def test_every_text_of_a_shipped_preset_has_its_german() -> None:

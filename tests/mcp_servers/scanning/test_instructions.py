@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_servers.scanning import Finding, scan
+from mcp_servers.scanning.definitions import scan_by_rules
 from mcp_servers.scanning.instructions import named, orders
 from tests.mcp_servers.scanning import attacks
 
@@ -43,8 +44,10 @@ def test_a_layout_hides_nothing(how: str) -> None:
 
 
 def test_honest_texts_with_the_words_of_attacks_pass() -> None:
-    held = [(text, scan({"description": text})) for text in attacks.HONEST]
-    assert [one for one in held if one[1]] == []
+    """No rule holds any; the classifier, which is never sure, one in twenty."""
+    assert [text for text in attacks.HONEST if scan_by_rules({"description": text})] == []
+    held = [text for text in attacks.HONEST if scan({"description": text})]
+    assert len(held) <= len(attacks.HONEST) * 0.05, held
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,141 @@
+"""The texts that the scanner's classifier learns from and is measured with.
+
+Attacks and honest texts that sound like them come from grammars (`scanning_corpus/*.toml`): `[a|b]`
+is a choice, `{slot}` one of a slot. Ordinary definitions are those of public servers, each row with
+its source and licence (`tools.jsonl.gz`), beside those of `azure_tools.json.gz`. Nothing of it is
+what the scanner is judged on elsewhere.
+"""
+
+import gzip
+import json
+import random
+import re
+import tomllib
+import zlib
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FOLDER = Path(__file__).with_name("scanning_corpus")
+_CHOICE = re.compile(r"\[([^\[\]]*)\]")
+_SLOT = re.compile(r"\{(\w+)\}")
+
+
+class Sample(NamedTuple):
+    """A definition, the names of its server's tools, and which family or server it is of."""
+
+    payload: dict[str, Any]
+    own: frozenset[str]
+    group: str
+
+
+class Grammar:
+    """Sentences from one file, the same for the same seed."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        data = tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+        self.slots: dict[str, list[str]] = data["slots"]
+        self.families: dict[str, list[str]] = data["families"]
+        self.chance = random.Random(seed)  # noqa: S311 - texts, no secrets
+
+    def sentence(self, family: str) -> str:
+        """Return one sentence of a family."""
+        return self.fill(self.chance.choice(self.families[family]))
+
+    def fill(self, text: str) -> str:
+        """Return a pattern with its choices made and its slots filled."""
+        while True:
+            if match := _CHOICE.search(text):
+                inner = match[1]
+                chosen = (
+                    self.chance.choice(inner.split("|")) if "|" in inner else f"\x02{inner}\x03"
+                )
+            elif match := _SLOT.search(text):
+                chosen = self.chance.choice(self.slots[match[1]])
+            else:
+                break
+            text = text[: match.start()] + chosen + text[match.end() :]
+        return " ".join(text.replace("\x02", "[").replace("\x03", "]").split())
+
+
+def payload_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored row as a definition."""
+    properties = {
+        name: {"type": "string", **({"description": said} if said else {})}
+        for name, said in row.get("params", {}).items()
+    }
+    return {
+        "name": row["name"],
+        "description": row["description"],
+        "inputSchema": {"type": "object", "properties": properties},
+    }
+
+
+def ordinary() -> list[Sample]:
+    """Return the definitions of public servers."""
+    found = [(row["server"], payload_of(row)) for row in _read_rows("tools")]
+    azure = gzip.decompress((FOLDER.parent / "azure_tools.json.gz").read_bytes())
+    found += [("azure", tool) for tool in json.loads(azure)]
+    own: dict[str, set[str]] = defaultdict(set)
+    for server, payload in found:
+        own[server].add(payload["name"])
+    return [Sample(payload, frozenset(own[server]), server) for server, payload in found]
+
+
+def _read_rows(name: str) -> list[dict[str, Any]]:
+    raw = gzip.decompress((FOLDER / f"{name}.jsonl.gz").read_bytes())
+    return [json.loads(line) for line in raw.decode().splitlines()]
+
+
+def honest(seed: int, each: int) -> list[Sample]:
+    """Return made-up honest definitions that sound like attacks."""
+    samples: list[Sample] = []
+    openings = Grammar("attacks", seed).slots["plain"]
+    for family in Grammar("honest", seed).families:
+        grammar = Grammar("honest", family_seed(seed, family))
+        for _ in range(each):
+            parts = [grammar.sentence(family) for _ in range(grammar.chance.choice((1, 1, 2)))]
+            if grammar.chance.random() < 0.4:
+                # What attacks begin with is no sign of them.
+                parts.insert(0, grammar.chance.choice(openings))
+            name = grammar.chance.choice(grammar.slots["tool"])
+            payload = {"name": name, "description": " ".join(parts)}
+            samples.append(Sample(payload, frozenset(grammar.slots["tool"]), f"honest:{family}"))
+    return samples
+
+
+def attacks(seed: int, each: int, carriers: list[Sample]) -> list[Sample]:
+    """Return poisoned definitions: an attack among the words of an honest definition."""
+    samples: list[Sample] = []
+    names = sorted({name for one in carriers for name in one.own if "_" in name.strip("_")})
+    for family in Grammar("attacks", seed).families:
+        grammar = Grammar("attacks", family_seed(seed, family))
+        tools = grammar.slots["tool"]
+        for _ in range(each):
+            grammar.slots["tool"] = tools if grammar.chance.random() < 0.5 else names
+            samples.append(_poisoned(grammar, family, carriers, tools))
+    return samples
+
+
+def _poisoned(grammar: Grammar, family: str, carriers: list[Sample], tools: list[str]) -> Sample:
+    chance = grammar.chance
+    text = chance.choice(grammar.families[family]).replace("{plain} ", "")
+    body = grammar.fill(text)
+    before = chance.choice(grammar.slots["plain"])
+    if chance.random() < 0.7:
+        before = chance.choice(carriers).payload["description"][: chance.choice((0, 60, 120, 250))]
+    after = ""
+    if chance.random() < 0.3:
+        after = chance.choice(carriers).payload["description"][: chance.choice((40, 150))]
+    own = {name for name in grammar.slots["tool"] if name in body}
+    own |= set(chance.sample(tools, 5))
+    payload = {
+        "name": chance.choice(tools),
+        "description": " ".join(one for one in (before, body, after) if one),
+    }
+    return Sample(payload, frozenset(own), family)
+
+
+def family_seed(seed: int, family: str) -> int:
+    """Return the seed of a family, so that a new one changes no other."""
+    return seed * 100_003 + zlib.crc32(family.encode())

@@ -1,0 +1,151 @@
+"""Train the classifier of results, or print how it does on what it has not seen.
+
+`python -m benchmarks.train_results` writes the weights into `mcp_servers/scanning`; `--figures`
+trains without each family of injections in turn and judges that one. See `train_scanning`.
+"""
+
+import argparse
+import random
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from benchmarks.scanning_texts import FOLDER, Grammar, family_seed, ordinary
+from benchmarks.train_scanning import PACKAGE, Row, fit, fold_of, rows_of
+from mcp_servers.scanning import classifier, injected
+from mcp_servers.scanning.classifier import Model
+from mcp_servers.scanning.folding import fold
+from mcp_servers.scanning.letters import read_letters
+from mcp_servers.scanning.signals import IN_RESULTS
+
+SEED = 1
+WINDOW = 120
+EACH = 700
+EACH_HONEST = 1_200
+DOCS = FOLDER.parents[1] / "docs"
+
+
+class Text(NamedTuple):
+    """A result, which family it is of, and what of it gives orders ("" for an honest one)."""
+
+    text: str
+    family: str
+    order: str = ""
+
+
+def documents(seed: int, each: int) -> list[Text]:
+    """Return honest results: made-up mail, pages and logs, and what is written anyway."""
+    found: list[Text] = []
+    for family in Grammar("documents", seed).families:
+        grammar = Grammar("documents", family_seed(seed, family))
+        for _ in range(each):
+            count = grammar.chance.choice((1, 2, 4))
+            found.append(Text(" ".join(grammar.sentence(family) for _ in range(count)), family))
+    found += [Text(one.payload["description"], one.group) for one in ordinary()]
+    for path in sorted(DOCS.glob("*.md")):
+        if path.stem != "scanning":
+            said = path.read_text(encoding="utf-8").split("\n\n")
+            found += [Text(paragraph, f"docs:{path.stem}") for paragraph in said]
+    return found
+
+
+def injections(seed: int, each: int, carriers: list[Text]) -> list[Text]:
+    """Return results with an order among honest words."""
+    found: list[Text] = []
+    for family in Grammar("injected", seed).families:
+        grammar = Grammar("injected", family_seed(seed, family))
+        chance = grammar.chance
+        for _ in range(each):
+            order = grammar.sentence(family)
+            before = chance.choice(carriers).text[-chance.choice((1, 30, 80, 300)) :]
+            after = chance.choice(carriers).text[: chance.choice((0, 30, 80, 300))]
+            found.append(Text(f"{before}\n{order}\n{after}", family, order))
+    return found
+
+
+def learn_order(one: Text, chance: random.Random) -> list[Row]:
+    """Return the window with the order and some of the words around it."""
+    before, _, after = one.text.partition(one.order)
+    around = chance.choice((0, 0, 20, 40))
+    near = f"{before[-around:] if around else ''} {one.order} {after[:around]}"
+    return rows_of(near, None, IN_RESULTS, WINDOW)[:2]
+
+
+def learn_document(one: Text) -> list[Row]:
+    """Return all windows of an honest result."""
+    return rows_of(one.text[:20_000], None, IN_RESULTS, WINDOW)
+
+
+def score(model: Model, text: str) -> float:
+    """Return the score of a result."""
+    folded = fold(text)
+    scored = classifier.score(model, read_letters(folded), IN_RESULTS.of(folded))
+    return scored.score if scored else -99.0
+
+
+def train() -> Model:
+    """Return the model of all texts."""
+    honest = documents(SEED, EACH_HONEST)
+    chance = random.Random(SEED)  # noqa: S311 - how much of what is around
+    bad = [row for one in injections(SEED, EACH, honest) for row in learn_order(one, chance)]
+    return fit(bad, [row for one in honest for row in learn_document(one)], WINDOW)
+
+
+def cross_validate() -> Iterator[tuple[Text, float, bool]]:
+    """Yield each result, its score by a model that has not seen its like, and the rules' word."""
+    honest = documents(SEED, EACH_HONEST // 4)
+    orders = injections(SEED, EACH // 4, honest)
+    chance = random.Random(SEED)  # noqa: S311 - how much of what is around
+    learned = [learn_order(one, chance) for one in orders]
+    honest_rows = [learn_document(one) for one in honest]
+    families = sorted({one.family for one in orders})
+    sources = sorted({one.family for one in honest})
+    for place, family in enumerate(families):
+        part = place % 4
+        model = fit(
+            (
+                row
+                for one, rows in zip(orders, learned, strict=True)
+                if one.family != family
+                for row in rows
+            ),
+            (
+                row
+                for one, rows in zip(honest, honest_rows, strict=True)
+                if fold_of(one.family, sources) != part
+                for row in rows
+            ),
+            WINDOW,
+        )
+        for one in orders:
+            if one.family == family:
+                yield one, score(model, one.text), bool(injected.by_rules(one.text))
+        for one in honest:
+            if place < 4 and fold_of(one.family, sources) == part:
+                yield one, score(model, one.text), bool(injected.by_rules(one.text))
+
+
+def main() -> None:
+    """Write the weights, or print figures."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--figures", action="store_true")
+    if not options.parse_args().figures:
+        path = PACKAGE / f"{injected.MODEL}.weights"
+        path.write_bytes(classifier.pack_model(train()))
+        sys.stdout.write(f"{path}: {path.stat().st_size} bytes\n")
+        return
+    counts: dict[str, list[int]] = {}
+    for one, value, rules in cross_validate():
+        name = one.family if one.order else "honest results"
+        count = counts.setdefault(name, [0, 0, 0])
+        count[0] += 1
+        count[1] += rules
+        count[2] += rules or value >= injected.ENOUGH
+    sys.stdout.write(f"\n{'results, families not learned':<34}{'n':>6}{'rules':>9}{'both':>9}\n")
+    for name, (whole, rules_too, both) in sorted(counts.items()):
+        shares = f"{rules_too / whole:>9.1%}{both / whole:>9.1%}"
+        sys.stdout.write(f"  {name:<32}{whole:>6}{shares}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Train the scanner's classifiers, or print how they do on what they have not seen.
+
+`python -m benchmarks.train_scanning` writes the weights into `mcp_servers/scanning`, the same for
+the same texts; `python -m benchmarks.train_scanning --figures` trains on three quarters of the
+families of attacks and of the servers, judges the rest, and prints what is held. It needs
+scikit-learn (`uv pip install --group train`) and no network.
+"""
+
+import argparse
+import random
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks import scanning_texts as texts
+from benchmarks.scanning_texts import Sample
+from mcp_servers.scanning import classifier, resemblance
+from mcp_servers.scanning.classifier import BUCKETS, SIGNAL, Model, rule_bucket, share
+from mcp_servers.scanning.definitions import scan_by_rules
+from mcp_servers.scanning.folding import fold
+from mcp_servers.scanning.letters import mark_names, names_beside, read_letters
+from mcp_servers.scanning.prose import read_prose
+from mcp_servers.scanning.signals import IN_DEFINITIONS, Signals
+
+SEED = 1
+FOLDS = 4
+WINDOW = 240
+FEWEST_TEXTS = 4
+EACH = 260
+EACH_HONEST = 300
+STRENGTH = 3.0
+Row = dict[int, float]
+PACKAGE = Path(__file__).parents[1] / "mcp_servers" / "scanning"
+
+
+class Learned(NamedTuple):
+    """The windows of a sample, as rows of features."""
+
+    sample: Sample
+    rows: list[Row]
+
+
+def rows_of(text: str, names: Any, said: Signals, size: int) -> list[Row]:
+    """Return the features of each window of a text, with marks for names if there are any."""
+    folded = fold(text)
+    letters = read_letters(folded)
+    if names is not None:
+        letters = mark_names(letters, names)
+    rows: list[Row] = []
+    for window, buckets in classifier.features(letters, said.of(folded), size):
+        row = dict.fromkeys(buckets, share(len(buckets)))
+        for rule, weight in window.rules:
+            row[rule_bucket(rule)] = row.get(rule_bucket(rule), 0.0) + SIGNAL * weight
+        rows.append(row)
+    return rows
+
+
+def learn_honest(sample: Sample) -> Learned:
+    """Return all windows of an honest definition, also with its neighbors' names marked."""
+    prose = read_prose(sample.payload).text
+    rows = rows_of(prose, None, IN_DEFINITIONS, WINDOW)
+    names = names_beside(sample.payload["name"], sample.own)
+    marked = rows_of(prose, names, IN_DEFINITIONS, WINDOW) if names else []
+    return Learned(sample, rows + [row for row in marked if row not in rows])
+
+
+def learn_attack(sample: Sample, chance: random.Random) -> Learned:
+    """Return the first windows of an attack, which are few: the words around it are short."""
+    prose = sample.payload["description"]
+    names = names_beside(sample.payload["name"], sample.own) if chance.random() < 0.4 else None
+    return Learned(sample, rows_of(prose, names, IN_DEFINITIONS, WINDOW)[:3])
+
+
+def fit(attacks: Iterable[Row], honest: Iterable[Row], size: int) -> Model:
+    """Return a model of eight bits a weight."""
+    bad, good = list(attacks), list(honest)
+    places, values, ends = [], [], [0]
+    for row in (*bad, *good):
+        places += row.keys()
+        values += row.values()
+        ends.append(len(places))
+    matrix = csr_matrix((values, places, ends), shape=(len(ends) - 1, BUCKETS))
+    regression = LogisticRegression(
+        C=STRENGTH, class_weight="balanced", solver="liblinear", random_state=SEED, max_iter=400
+    )
+    regression.fit(matrix, [1] * len(bad) + [0] * len(good))
+    weights = regression.coef_[0]
+    scale = float(np.abs(weights).max()) / 127
+    whole = np.rint(weights / scale).astype(np.int8)
+    return Model(whole.tobytes(), scale, float(regression.intercept_[0]), size)
+
+
+def scores(model: Model, sample: Sample) -> tuple[float, float]:
+    """Return the score of a definition alone, and of what of it names a neighbor (or -99)."""
+    reading = resemblance.read_definition(sample.payload)
+    alone = reading.score(model)
+    beside = reading.score_beside(model, names_beside(sample.payload["name"], sample.own))
+    return (alone.score if alone else -99.0, beside.score if beside else -99.0)
+
+
+class Judged(NamedTuple):
+    """What becomes of a definition that nothing was learned from."""
+
+    sample: Sample
+    rules: bool
+    alone: float
+    beside: float
+
+    def held(self, *, neighbors: bool, classified: bool = True) -> bool:
+        """Tell whether it is held."""
+        if not classified:
+            return self.rules
+        near = neighbors and self.beside >= resemblance.BESIDE
+        return self.rules or self.alone >= resemblance.ALONE or near
+
+
+def judge(model: Model, sample: Sample) -> Judged:
+    """Return what a model and the rules say of a definition."""
+    return Judged(sample, bool(scan_by_rules(sample.payload)), *scores(model, sample))
+
+
+def fold_of(group: str, groups: Sequence[str]) -> int:
+    """Return which quarter a family or a server is judged with."""
+    return sorted(groups).index(group) % FOLDS
+
+
+def read_all() -> tuple[list[Sample], list[Sample], list[Sample]]:
+    """Return attacks, ordinary definitions and honest ones that sound like attacks."""
+    ordinary = texts.ordinary()
+    return texts.attacks(SEED, EACH, ordinary), ordinary, texts.honest(SEED, EACH_HONEST)
+
+
+def train() -> Model:
+    """Return the model of all texts."""
+    attacks, ordinary, honest = read_all()
+    chance = random.Random(SEED)  # noqa: S311 - which texts are marked
+    bad = [row for one in attacks for row in learn_attack(one, chance).rows]
+    good = [row for one in (*ordinary, *honest) for row in learn_honest(one).rows]
+    return fit(bad, good, WINDOW)
+
+
+def vocabulary(samples: Iterable[Sample]) -> str:
+    """Return the words of all texts that stand in several of them, the most frequent first."""
+    counts: Counter[str] = Counter()
+    for sample in samples:
+        counts.update(set(re.findall("[a-z]+", fold(read_prose(sample.payload).text))))
+    common = [word for word, count in counts.items() if count >= FEWEST_TEXTS and len(word) > 1]
+    return "\n".join(["a", "i", *sorted(common, key=lambda word: (-counts[word], word))]) + "\n"
+
+
+def cross_validate() -> tuple[list[Judged], list[Judged], list[Judged]]:
+    """Return attacks, ordinary and honest definitions, each judged by who has not seen its like."""
+    everything = read_all()
+    chance = random.Random(SEED)  # noqa: S311 - which texts are marked
+    learned = [
+        [learn_attack(one, chance) for one in everything[0]],
+        *([learn_honest(one) for one in part] for part in everything[1:]),
+    ]
+    groups = [sorted({one.sample.group for one in part}) for part in learned]
+    judged: tuple[list[Judged], list[Judged], list[Judged]] = ([], [], [])
+    for fold_at in range(FOLDS):
+        left = [
+            [fold_of(one.sample.group, of) == fold_at for one in part]
+            for part, of in zip(learned, groups, strict=True)
+        ]
+        kept = [
+            [row for one, out in zip(part, outs, strict=True) if not out for row in one.rows]
+            for part, outs in zip(learned, left, strict=True)
+        ]
+        model = fit(kept[0], kept[1] + kept[2], WINDOW)
+        for kind, (part, outs) in enumerate(zip(learned, left, strict=True)):
+            for one, out in zip(part, outs, strict=True):
+                if out:
+                    judged[kind].append(judge(model, one.sample))
+    return judged
+
+
+def print_table(title: str, judged: Iterable[Judged], group: Callable[[Judged], str]) -> None:
+    """Print how many of each group are held: by the rules, alone, and beside their neighbors."""
+    of: dict[str, list[Judged]] = defaultdict(list)
+    for one in judged:
+        of[group(one)].append(one)
+        of["= all"].append(one)
+    sys.stdout.write(f"\n{title:<34}{'n':>6}{'rules':>9}{'alone':>9}{'neighbors':>11}\n")
+    for name, them in sorted(of.items()):
+        parts = (
+            sum(one.held(neighbors=False, classified=False) for one in them),
+            sum(one.held(neighbors=False) for one in them),
+            sum(one.held(neighbors=True) for one in them),
+        )
+        shares = [f"{part / len(them):.1%}" for part in parts]
+        sys.stdout.write(
+            f"  {name[:30]:<32}{len(them):>6}{shares[0]:>9}{shares[1]:>9}{shares[2]:>11}\n"
+        )
+
+
+def main() -> None:
+    """Write the weights, or print figures."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--figures", action="store_true")
+    if options.parse_args().figures:
+        attacks, ordinary, honest = cross_validate()
+        print_table("attacks of families not learned", attacks, lambda one: one.sample.group)
+        print_table("ordinary, servers not learned", ordinary, lambda one: one.sample.group)
+        print_table("honest, families not learned", honest, lambda one: one.sample.group)
+        return
+    words = PACKAGE / "vocabulary.txt"
+    words.write_text(vocabulary(one for part in read_all() for one in part), encoding="utf-8")
+    path = PACKAGE / f"{resemblance.MODEL}.weights"
+    path.write_bytes(classifier.pack_model(train()))
+    sys.stdout.write(f"{path}: {path.stat().st_size} bytes\n")
+
+
+if __name__ == "__main__":
+    main()

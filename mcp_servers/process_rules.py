@@ -1,0 +1,150 @@
+"""What a stdio server's process may be given: environment variables, folders, texts."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from bonobot.lib.problems import Forbidden, Invalid, Problem
+from bonobot.lib.sayings import say
+from bonobot.lib.untrusted import visible
+from bonobot.tenancy.principals import Principal
+from mcp_servers.connections.environment_rules import danger_of, without_exception
+from mcp_servers.connections.folder_rules import SYSTEM_ONLY, mounted_folders
+from mcp_servers.models import Server
+from mcp_servers.presets.folders import folder_rule
+
+LONGEST_REASON = 500
+CODE = "variable_not_allowed"
+FIX = "Remove it, or ask a platform administrator for an exception (`env_exceptions`)."
+
+
+class VariableNotAllowed(Problem):
+    """A dangerous environment variable that no exception names."""
+
+    code = CODE
+    status = 403
+    title = "This environment variable needs an exception"
+
+
+def check_variables(
+    principal: Principal,
+    names: Collection[str],
+    said: Mapping[str, str] | None,
+    *,
+    old: Server | None,
+) -> dict[str, str]:
+    """Return the exceptions as they will be stored: why each dangerous variable is allowed.
+
+    `said` is None where nothing is said of them: those that are stored stay, for variables that
+    stay. Raises `VariableNotAllowed`, `Forbidden` where somebody else than a platform administrator
+    changes exceptions, and `Invalid` for one without a reason or without a use.
+    """
+    stored: Mapping[str, str] = old.env_exceptions if old else {}
+    exceptions = {name: why for name, why in stored.items() if name in names}
+    if said is not None:
+        wanted = {name: _reason(name, why) for name, why in said.items()}
+        if wanted != exceptions and not principal.platform_admin:
+            raise Forbidden(
+                "Only a platform administrator may allow a dangerous environment variable.",
+                code="platform_admin_only",
+                field="env_exceptions",
+                rule="environment",
+                remedy="Ask a platform administrator.",
+            )
+        _needed(wanted, names)
+        exceptions = wanted
+    for name in without_exception(names, exceptions):
+        raise VariableNotAllowed(
+            say("`{name}` may not be set: {why}.", name=visible(name, 100), why=danger_of(name)),
+            field=f"endpoint_config.env.{name}",
+            rule="environment",
+            remedy=FIX,
+        )
+    return exceptions
+
+
+def check_no_dangerous_variables(names: Iterable[str], *, field: str) -> None:
+    """Raise `VariableNotAllowed` where a preset sets a dangerous variable: it may not hand on one.
+
+    Exceptions are of one server.
+    """
+    for name in without_exception(names, ()):
+        raise VariableNotAllowed(
+            say(
+                "A preset may not set `{name}`: {why}.",
+                name=visible(name, 100),
+                why=danger_of(name),
+            ),
+            field=f"{field}.{name}",
+            rule="environment",
+            remedy="Remove it; a platform administrator allows it for single servers.",
+        )
+
+
+def _reason(name: str, why: Any) -> str:
+    reason = why.strip() if isinstance(why, str) else ""
+    if not reason or len(reason) > LONGEST_REASON or not reason.isprintable():
+        raise Invalid(
+            say(
+                "The exception for `{name}` needs a reason of at most {n} characters.",
+                name=visible(name, 100),
+                n=LONGEST_REASON,
+            ),
+            field=f"env_exceptions.{visible(name, 100)}",
+            remedy="Say in one line why the server needs the variable.",
+        )
+    return reason
+
+
+def _needed(exceptions: Mapping[str, str], names: Collection[str]) -> None:
+    for name in exceptions:
+        if name not in names or not danger_of(name):
+            raise Invalid(
+                say(
+                    "`{name}` needs no exception: the server doesn't have it, or it isn't "
+                    "dangerous.",
+                    name=visible(name, 100),
+                ),
+                code="needless_exception",
+                field=f"env_exceptions.{visible(name, 100)}",
+                remedy="Remove the exception; names are compared letter by letter.",
+            )
+
+
+def refuse_nul(config: Mapping[str, Any]) -> None:
+    """Raise `Invalid` where a text of a stdio server's configuration has a NUL in it."""
+    for field, text in _texts(config):
+        if "\x00" in text:
+            raise Invalid(
+                say("`{field}` has a NUL in it.", field=visible(field, 100)),
+                field=f"endpoint_config.{visible(field, 100)}",
+                remedy="Remove it: no program can be given one.",
+            )
+
+
+def _texts(config: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    for member, value in config.items():
+        if isinstance(value, Mapping):
+            for name, text in value.items():
+                yield f"{member}.{name}", f"{name}{text}"
+        else:
+            texts = value if isinstance(value, list) else [value]
+            yield from ((member, str(text)) for text in texts)
+
+
+def check_folders(organization_id: UUID, config: Mapping[str, Any]) -> None:
+    """Raise `Invalid` (`folder_not_allowed`) for the folder of a program, or one that it mounts."""
+    folders = [("cwd", str(config["cwd"]))] if config.get("cwd") else []
+    mounted = mounted_folders(str(config["command"]), tuple(config.get("args", ())))
+    folders += [("args", folder) for folder in mounted]
+    rule = folder_rule(organization_id) if folders else SYSTEM_ONLY
+    for member, folder in folders:
+        if why := rule.refusal(folder):
+            raise Invalid(
+                say("`{folder}` may not be used: {why}.", folder=visible(folder, 300), why=why),
+                code="folder_not_allowed",
+                field=f"endpoint_config.{member}",
+                rule="folders",
+                remedy="Choose a folder of the server's own, or one in the organization's "
+                "workspace.",
+            )

@@ -1,0 +1,211 @@
+"""Weigh how much a text reads like an attack, beside the rules: a linear model over its letters.
+
+Features are runs of letters (hashed) and the rules' own signals; what separates letters is no
+feature, so nobody can choose it. The weights come from `benchmarks/train_scanning.py`, which needs
+scikit-learn; here they are bytes that are added up. The score is explained by the phrases that
+weighed most.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from itertools import pairwise
+from struct import Struct
+from typing import Final, NamedTuple
+
+from mcp_servers.scanning.letters import MARK, Letters
+from mcp_servers.scanning.signals import Hit
+
+BITS: Final = 17
+BUCKETS: Final = 1 << BITS
+# Lengths of runs, in bytes of UTF-8.
+LENGTHS: Final = (3, 5, 7)
+# A signal counts as much as this many parts of a whole window of runs.
+SIGNAL: Final = 0.4
+# A window with fewer runs weighs less, so that one word decides nothing.
+FEWEST: Final = 60
+# Signals that reach over a window's edge by so many characters still belong to it.
+EDGE: Final = 30
+# Schemas say the same of a parameter in every tool of a server: they need to say more.
+ASIDE: Final = 0.7
+MOST_WINDOWS: Final = 4_000
+MOST_PHRASES: Final = 3
+MARK_BYTE: Final = MARK.encode()
+_WORDS_OF_A_PHRASE: Final = 5
+_HEADER: Final = Struct("<4sffI")
+_MAGIC: Final = b"BBW1"
+
+
+class Window(NamedTuple):
+    """A stretch of letters, by bytes, and the weight of each rule's signals in it."""
+
+    start: int
+    end: int
+    rules: tuple[tuple[str, float], ...]
+
+
+class Scored(NamedTuple):
+    """The window that weighs most: 0 is as likely as not, each 1 is a factor of 2.7."""
+
+    score: float
+    window: Window
+
+
+class Model(NamedTuple):
+    """Weights by bucket in units of `scale`, what is added to each window, and its size in bytes.
+
+    The next window begins in the middle of the one before.
+    """
+
+    weights: bytes
+    scale: float
+    bias: float
+    size: int
+
+    def weight(self, bucket: int) -> float:
+        """Return one weight."""
+        value = self.weights[bucket]
+        return (value - 256 if value > 127 else value) * self.scale
+
+
+@lru_cache(maxsize=4)
+def read_model(name: str) -> Model:
+    """Return a model of this package; raises ValueError if the file is no model."""
+    return unpack_model(files(__package__).joinpath(f"{name}.weights").read_bytes())
+
+
+def unpack_model(raw: bytes) -> Model:
+    """Return the model in a file's bytes; raises ValueError if they are none."""
+    if len(raw) != _HEADER.size + BUCKETS or raw[:4] != _MAGIC:
+        raise ValueError("these bytes are no model of the scanner")
+    _, scale, bias, size = _HEADER.unpack_from(raw)
+    return Model(raw[_HEADER.size :], scale, bias, size)
+
+
+def pack_model(model: Model) -> bytes:
+    """Return the bytes that `unpack_model` reads."""
+    return _HEADER.pack(_MAGIC, model.scale, model.bias, model.size) + model.weights
+
+
+def hash_runs(raw: bytes, length: int) -> list[int]:
+    """Return the bucket of the run that begins at each byte."""
+    crc32, mask = zlib.crc32, BUCKETS - 1
+    return [crc32(raw[at : at + length]) & mask for at in range(len(raw) - length + 1)]
+
+
+def rule_bucket(rule: str) -> int:
+    """Return the bucket of a rule's signals."""
+    return zlib.crc32(b"\xff" + rule.encode()) & (BUCKETS - 1)
+
+
+def windows(letters: Letters, hits: Sequence[Hit], size: int) -> Iterator[Window]:
+    """Yield the stretches of a text that are judged, at most 4,000 of them."""
+    whole, stride = len(letters.raw), size // 2
+    starts = range(0, max(whole - size, 0) + stride, stride)[:MOST_WINDOWS]
+    for start in starts if whole > size else (0,) if whole else ():
+        end = min(start + size, whole)
+        first, last = letters.at[start] - EDGE, letters.at[end - 1] + 1 + EDGE
+        rules: dict[str, float] = {}
+        for hit in hits:
+            if hit.start >= first and hit.end <= last:
+                rules[hit.rule] = max(rules.get(hit.rule, 0), hit.weight)
+        yield Window(start, end, tuple(rules.items()))
+
+
+def features(letters: Letters, hits: Sequence[Hit], size: int) -> Iterator[tuple[Window, set[int]]]:
+    """Yield each window with the buckets of its runs."""
+    runs = [(length, hash_runs(letters.raw, length)) for length in LENGTHS]
+    for window in windows(letters, hits, size):
+        buckets: set[int] = set()
+        for length, hashed in runs:
+            buckets.update(hashed[window.start : max(window.end - length + 1, window.start)])
+        yield window, buckets
+
+
+def share(runs: int) -> float:
+    """Return what each run counts in a window of so many different ones."""
+    return 1 / math.sqrt(max(runs, FEWEST))
+
+
+def score(
+    model: Model,
+    letters: Letters,
+    hits: Sequence[Hit],
+    *,
+    marked: bool = False,
+    aside: int | None = None,
+) -> Scored | None:
+    """Return the window that weighs most, None for a text without letters. 2 ms for each KiB.
+
+    `marked`: of the windows in which the name of another tool stands. From the byte `aside` on,
+    windows weigh less (`ASIDE`).
+    """
+    values = _signed(model.weights)
+    best: Scored | None = None
+    for window, buckets in features(letters, hits, model.size):
+        if marked and MARK_BYTE not in letters.raw[window.start : window.end]:
+            continue
+        summed = sum([values[one] for one in buckets]) * share(len(buckets))
+        summed += sum(SIGNAL * weight * values[rule_bucket(rule)] for rule, weight in window.rules)
+        weight = summed * model.scale + model.bias
+        if aside is not None and window.start >= aside:
+            weight -= ASIDE
+        scored = Scored(weight, window)
+        if best is None or scored.score > best.score:
+            best = scored
+    return best
+
+
+def explain(model: Model, letters: Letters, window: Window, folded: str) -> list[tuple[int, int]]:
+    """Return the places of the folded text that weighed most in a window, the heaviest first."""
+    weighed = _weigh_places(model, letters, window)
+    if not weighed:
+        return []
+    first, last = min(weighed), max(weighed) + 1
+    words = _words(folded, first, last)
+    sums = [sum(weighed.get(at, 0.0) for at in range(*word)) for word in words]
+    return _heaviest(words, sums)
+
+
+def _weigh_places(model: Model, letters: Letters, window: Window) -> dict[int, float]:
+    weighed: dict[int, float] = {}
+    for length in LENGTHS:
+        hashed = hash_runs(letters.raw[window.start : window.end], length)
+        for offset, bucket in enumerate(hashed):
+            part = model.weight(bucket) / length
+            for at in range(window.start + offset, window.start + offset + length):
+                weighed[letters.at[at]] = weighed.get(letters.at[at], 0.0) + part
+    return weighed
+
+
+def _words(folded: str, first: int, last: int) -> list[tuple[int, int]]:
+    """Return the places of the words from `first` to `last`."""
+    spaces = [at for at in range(first, last) if folded[at] == " "]
+    edges = [first - 1, *spaces, last]
+    return [(start + 1, end) for start, end in pairwise(edges) if end > start + 1]
+
+
+def _heaviest(words: Sequence[tuple[int, int]], sums: Sequence[float]) -> list[tuple[int, int]]:
+    """Return runs of neighboring words that weigh most; none overlaps another."""
+    left = set(range(len(words)))
+    phrases: list[tuple[int, int]] = []
+    while len(phrases) < MOST_PHRASES:
+        runs = [
+            (sum(sums[start : start + count]), start, count)
+            for start in left
+            for count in range(1, _WORDS_OF_A_PHRASE + 1)
+            if all(start + step in left for step in range(count))
+        ]
+        weight, start, count = max(runs, default=(0.0, 0, 0))
+        if weight <= 0:
+            break
+        left -= set(range(start, start + count))
+        phrases.append((words[start][0], words[start + count - 1][1]))
+    return phrases
+
+
+@lru_cache(maxsize=4)
+def _signed(weights: bytes) -> list[int]:
+    return [one - 256 if one > 127 else one for one in weights]

@@ -1,0 +1,222 @@
+"""Shipped presets, attacked by what an organization may fill in and call: none leaves its sandbox.
+
+Each attempt runs the real program of the preset with the preset's own arguments; only the launcher
+(`npx`, `uvx`) is replaced by the program that it would have installed.
+"""
+
+import shutil
+import socketserver
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from django.conf import settings as django_settings
+from pytest_django import Settings
+
+from agents.calls import Outcome
+from agents.models import Agent
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.models import Organization
+from mcp_servers.connections.pool import connections
+from mcp_servers.models import Server
+from mcp_servers.presets.availability import enable
+from mcp_servers.presets.folders import workspace
+from mcp_servers.presets.loading import load_presets
+from mcp_servers.presets.using import preset_named, spec_from
+from mcp_servers.registration import add
+from tests.agents import casting
+from tests.parts import FIRST_SDK, NODE_SERVERS
+
+pytestmark = [
+    pytest.mark.sandbox,
+    pytest.mark.npm,
+    pytest.mark.sdk1,
+    pytest.mark.django_db(transaction=True),
+]
+
+CANARY = "canary-of-this-machine"
+# The package `kubernetes-mcp-server` only starts the program of one of its platforms' packages.
+KUBERNETES = NODE_SERVERS.parent / "kubernetes-mcp-server-linux-amd64" / "bin"
+OF_A_PLATFORM = {"kubernetes-mcp-server": KUBERNETES / "kubernetes-mcp-server-linux-amd64"}
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def own(acme: Organization) -> Iterator[Path]:
+    """The organization's workspace, beside secrets that are none of its business."""
+    folder = workspace(acme.pk)
+    folder.mkdir(parents=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def secrets(own: Path) -> Iterator[list[Path]]:
+    """Bonobot's key, another organization's file and a file elsewhere; each holds the canary."""
+    var = Path(django_settings.BONOBOT_VAR)
+    files = [var / "keys" / "canary", own.parent / "others" / "canary", own.parent / "canary"]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(CANARY)
+    yield files
+    for file in files:
+        file.unlink()
+
+
+@pytest.fixture
+def start(acme: Organization, helper: Agent, settings: Settings) -> Iterator[Start]:
+    """A function that makes a server of a preset, as the organization gets it."""
+    settings.BONOBOT_STDIO_CONFINEMENT = "sandbox"
+    casting.organization("others")  # where somebody else is, too, nothing runs without a sandbox
+    load_presets()
+    boss = casting.administrator(acme)
+    started: list[Server] = []
+
+    def make(slug: str, **values: str) -> Server:
+        preset = preset_named(boss, slug)
+        enable(boss, preset)
+        spec = spec_from(boss, preset, values, name=slug)
+        words = [str(spec.endpoint_config["command"]), *spec.endpoint_config["args"]]
+        command, *args = installed(words, preset.program)
+        settings.BONOBOT_LAUNCHERS = (*settings.BONOBOT_LAUNCHERS, command)
+        config = {**spec.endpoint_config, "command": command, "args": args}
+        server = add(boss, replace(spec, endpoint_config=config))
+        assert (server.confinement, server.network) == ("sandbox", "egress")
+        started.append(casting.ready(acme, server, helper))
+        return server
+
+    yield make
+    for server in started:
+        runtime().call(connections().forget, server.pk)
+
+
+def installed(words: Sequence[str], program: str) -> list[str]:
+    """Return a launcher's words with the program that the tests installed in its place."""
+    folder = NODE_SERVERS if words[0] == "npx" else FIRST_SDK.parent
+    path = OF_A_PLATFORM.get(program, folder / program)
+    package = next(n for n, word in enumerate(words) if n and "@" in word)
+    return [str(path), *words[package + 1 :]]
+
+
+def test_a_kubeconfig_that_is_written_and_then_read_runs_in_the_sandbox(
+    start: Start, call: Callable[..., Outcome], own: Path, secrets: list[Path]
+) -> None:
+    """The pair that once ran a command on the host: one server writes what another one runs."""
+    start("filesystem", FOLDER=str(own))
+    script = (
+        f"#!/bin/sh\ncat {' '.join(map(str, secrets))} >{own}/stolen; echo ran >>{own}/stolen\n"
+    )
+    for name, text in (("exec.sh", script), ("config", KUBECONFIG.format(script=own / "exec.sh"))):
+        call("mcp_filesystem_write_file", {"path": str(own / name), "content": text})
+    start("kubernetes", KUBECONFIG=str(own / "config"))
+    call("mcp_kubernetes_namespaces_list", {})
+    assert (own / "stolen").read_text() == "ran\n"
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_files_outside_the_workspace_are_not_read(
+    start: Start, call: Callable[..., Outcome], own: Path, secrets: list[Path], link: bool
+) -> None:
+    start("filesystem", FOLDER=str(own))
+    for number, secret in enumerate(secrets):
+        path = secret
+        if link:
+            path = own / f"link{number}"
+            path.symlink_to(secret)
+        assert CANARY not in call("mcp_filesystem_read_text_file", {"path": str(path)}).text
+    (own / "note").write_text("own")
+    own_note = call("mcp_filesystem_read_text_file", {"path": str(own / "note")})
+    assert own_note.text == "own"
+
+
+def test_a_database_attaches_and_writes_no_file_outside_its_folder(
+    start: Start, call: Callable[..., Outcome], own: Path, secrets: list[Path]
+) -> None:
+    (own / "data").mkdir()
+    start("sqlite", DATABASE=str(own / "data" / "x.db"))
+    call("mcp_sqlite_create_table", {"query": "CREATE TABLE notes (text TEXT)"})
+    elsewhere = secrets[0].parent / "written.db"
+    queries = [
+        *(f"VACUUM INTO '{elsewhere}'", f"ATTACH '{elsewhere}' AS other"),
+        *(f"ATTACH '{secret}' AS other{n}" for n, secret in enumerate(secrets)),
+        *("ATTACH '/etc/passwd' AS users", "SELECT load_extension('/tmp/x')"),
+        f"SELECT readfile('{secrets[0]}')",
+    ]
+    for query in queries:
+        assert CANARY not in call("mcp_sqlite_write_query", {"query": query}).text, query
+        assert CANARY not in call("mcp_sqlite_read_query", {"query": query}).text, query
+    assert not elsewhere.exists()
+    assert (own / "data" / "x.db").exists()
+
+
+@pytest.fixture
+def listener() -> Iterator[tuple[int, list[bytes]]]:
+    """Run a server on this machine's loopback; yield its port and what was sent to it."""
+    received: list[bytes] = []
+
+    class Recorder(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            received.append(self.request.recv(4096))
+            self.request.sendall(f"HTTP/1.1 200 OK\r\nContent-Length: 22\r\n\r\n{CANARY}".encode())
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Recorder) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1], received
+        server.shutdown()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_database_of_this_machine_is_not_reached(
+    start: Start, call: Callable[..., Outcome], listener: tuple[int, list[bytes]], host: str
+) -> None:
+    port, received = listener
+    start("redis", HOST=host, PORT=str(port), PASSWORD="secret-of-the-organization")
+    assert f":{port}. Connection refused." in call("mcp_redis_info", {}).text
+    assert received == []
+
+
+@pytest.mark.browser
+def test_a_browser_opens_no_file_and_no_page_of_this_machine(
+    start: Start,
+    call: Callable[..., Outcome],
+    listener: tuple[int, list[bytes]],
+    secrets: list[Path],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    port, received = listener
+    start("playwright")
+    navigate = partial(call, "mcp_playwright_browser_navigate")
+    works = navigate({"url": "data:text/html,<title>It works</title>"})
+    assert "Page Title: It works" in works.text
+    navigate({"url": "http://10.1.2.3/"})
+    assert "a sandboxed server was refused an address" in caplog.messages  # by the egress proxy
+    for url in (
+        *(f"file://{secret}" for secret in secrets),
+        *(f"view-source:file://{secrets[0]}", "file:///etc/passwd", "file:///etc/shadow"),
+        *(f"http://127.0.0.1:{port}/", f"http://localhost:{port}/", f"http://[::1]:{port}/"),
+        "http://169.254.169.254/latest/meta-data/",
+    ):
+        page = navigate({"url": url}).text
+        assert CANARY not in page, url
+        assert "root:" not in page, url
+    assert received == []
+
+
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: x
+clusters: [{{name: x, cluster: {{server: "https://192.0.2.1"}}}}]
+contexts: [{{name: x, context: {{cluster: x, user: x}}}}]
+users:
+- name: x
+  user:
+    exec:
+      apiVersion: client.authentication.k8s.io/v1
+      interactiveMode: Never
+      command: /bin/sh
+      args: [{script}]
+"""

@@ -1,0 +1,363 @@
+"""No form of the admin reverts what was changed elsewhere: every form, and people with two tabs."""
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from typing import Any
+from uuid import UUID
+
+import pytest
+import pytest_django
+from django.core import signing
+from django.db import transaction
+
+from agents.models import Agent, ToolRule
+from agents.tool_policies import PolicyText, policy_text, set_policy
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.object_version import compute_version
+from bonobot.tenancy.models import Membership, Organization
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.screens.form_controls import FIELD, Form, forms_of
+from bonobot.tenancy.screens.form_versions import SALT
+from tests import desk
+from tests.agents import casting
+from tests.screens import ABSENT, ADDRESSES, address, fill, only_answers, shared_rows
+
+TOKEN = re.compile(rf'<input type="hidden" name="{FIELD}" value="([^"]*)">')
+HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)"(?: value="([^"]*)")?')
+
+
+class Place:
+    """An organization with one of everything, and a platform administrator who owns it."""
+
+    def __init__(self) -> None:
+        self.organization = casting.organization()
+        self.ids: dict[str, UUID] = fill(self.organization)
+        self.seat = desk.sit(self.organization, None)
+
+
+@pytest.fixture(scope="module")
+def shared_place(
+    django_db_setup: None, django_db_blocker: pytest_django.DjangoDbBlocker
+) -> Iterator[Place]:
+    with shared_rows(django_db_blocker):
+        yield Place()
+
+
+@pytest.fixture
+def place(shared_place: Place) -> Iterator[Place]:
+    with transaction.atomic():
+        yield shared_place
+        transaction.set_rollback(True)
+
+
+def fields(page: str, form: Form) -> dict[str, Any]:
+    """Return what a browser sends of a form that nobody touched."""
+    end = page.index("</form>", form.at)
+    hidden = {name: unescape(value) for name, value in HIDDEN.findall(page[form.at : end])}
+    return hidden | {name: control.values for name, control in form.controls.items()}
+
+
+def outdated(token: str, form: Form) -> str:
+    """Return the token of somebody who read another value of the first control."""
+    page, key, _version = signing.loads(token, salt=SALT)
+    first, *_others = form.controls
+    parts = form.parts() | {first: ["what was there before"]}
+    return signing.dumps([page, key, compute_version(parts)], salt=SALT)
+
+
+def posting(where: Place, name: str, parameters: list[str]) -> tuple[str, str, list[Form]]:
+    path = address(name, parameters, where.ids)
+    response = where.seat.client.get(path)
+    page = "" if response.streaming or response.status_code != 200 else response.content.decode()
+    found = forms_of(page, path.partition("?")[0]) if "<html" in page else []
+    return path, page, found
+
+
+@pytest.mark.parametrize(("name", "parameters"), ADDRESSES, ids=[name for name, _ in ADDRESSES])
+def test_every_form_carries_a_version_and_refuses_an_outdated_one(
+    place: Place, name: str, parameters: list[str]
+) -> None:
+    if name in ABSENT:
+        pytest.skip("there is none of it here")
+    with only_answers():
+        path, page, forms = posting(place, name, parameters)
+        if not forms:
+            pytest.skip("no form that edits anything")
+        for form in forms:
+            sent = fields(page, form)
+            assert FIELD in sent, f"{path}: a form without a version"
+            before = AuditRow.objects.count()
+
+            refused = place.seat.client.post(path, sent | {FIELD: outdated(sent[FIELD], form)})
+
+            assert refused.status_code == 409, (path, refused.status_code)
+            assert b"version_conflict" in refused.content, path
+            assert AuditRow.objects.count() == before, path
+            assert TOKEN.search(refused.content.decode()), path
+            again = place.seat.client.get(path).content.decode()
+            assert forms_of(again, path.partition("?")[0])[0].parts() == forms[0].parts()
+
+            with transaction.atomic():
+                answer = place.seat.client.post(path, sent)
+                assert answer.status_code != 409, f"{path}: refused though nothing changed"
+                transaction.set_rollback(True)
+
+
+def test_the_screens_that_edit_are_among_them(place: Place) -> None:
+    names = dict(ADDRESSES)
+    edited = (
+        "agents_agent_policy",
+        "agents_agent_configuration",
+        "agents_agent_builtin",
+        "organization_policy",
+        "profile",
+        "agents_budget_change",
+        "agents_modelendpoint_change",
+        "agents_skill_write",
+        "agents_workflow_write",
+        "agents_workflow_triggers",
+        "mcp_servers_server_configuration",
+        "mcp_servers_preset_change",
+        "notices_channel_change",
+        "tenancy_membership_change",
+        "tenancy_organization_change",
+        "tenancy_user_change",
+        "tenancy_token_change",
+        "tenancy_issuer_change",
+        "tenancy_provider_change",
+        "django_celery_beat_periodictask_change",
+    )
+    assert [one for one in edited if not posting(place, one, names[one])[2]] == []
+
+
+# -- Two tabs -------------------------------------------------------------------------------------
+
+pytest_db = pytest.mark.django_db
+
+
+class Tab:
+    """A page that is open in a browser: what its form holds is what was read."""
+
+    def __init__(self, seat: desk.Desk, path: str, number: int = 0) -> None:
+        self.seat, self.path = seat, path
+        self.read(seat.client.get(path).content.decode(), number)
+
+    def read(self, page: str, number: int = 0) -> None:
+        """Fill the form as the page has it."""
+        self.page = page
+        form = forms_of(page, self.path.partition("?")[0])[number]
+        self.fields = fields(page, form)
+
+    def save(self, **changes: Any) -> int:
+        """Change some controls, save, and return the status; a page that comes back is read."""
+        response = self.seat.client.post(self.path, self.fields | changes)
+        if response.status_code in (200, 409):
+            self.read(response.content.decode())
+        return int(response.status_code)
+
+
+@pytest.fixture
+def acme(db: None) -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def seat(acme: Organization) -> desk.Desk:
+    return desk.sit(acme, Role.OWNER)
+
+
+@pytest.fixture
+def helper(acme: Organization) -> Agent:
+    agent = casting.agent(acme)
+    server = desk.web_server(acme, "web")
+    for name in ("read", "write", "remove"):
+        desk.offer(server, name)
+    casting.bind(casting.administrator(acme), agent, server)
+    return agent
+
+
+def rules(agent: Agent) -> dict[str, str]:
+    text = policy_text(Agent.objects.get(pk=agent.pk))
+    return {name: effect for effect in ("allow", "ask", "deny") for name in text.entries(effect)}
+
+
+READ, WRITE, REMOVE = "mcp_web_read", "mcp_web_write", "mcp_web_remove"
+
+
+def ruled(name: str) -> str:
+    return f"rule-{name}"
+
+
+def test_a_denial_in_one_tab_survives_a_save_in_the_other(seat: desk.Desk, helper: Agent) -> None:
+    path = desk.url("agents_agent_policy", helper.pk)
+    first, second = Tab(seat, path), Tab(seat, path)
+    assert first.save(**{ruled(REMOVE): "deny"}) == 302
+
+    assert second.save(**{ruled(READ): "allow"}) == 409
+
+    assert rules(helper) == {REMOVE: "deny"}
+    assert "version_conflict" in second.page
+    assert "mcp_web_remove" in second.page
+    # The page has the denial, and what this tab changed; saved again, both hold.
+    assert second.fields[ruled(REMOVE)] == ["deny"]
+    assert second.fields[ruled(READ)] == ["allow"]
+    assert second.save() == 302
+    assert rules(helper) == {REMOVE: "deny", READ: "allow"}
+
+
+def test_an_allowance_in_one_tab_survives_a_save_in_the_other(
+    seat: desk.Desk, helper: Agent
+) -> None:
+    set_policy(casting.administrator(helper.organization), helper, PolicyText("all", deny=(READ,)))
+    path = desk.url("agents_agent_policy", helper.pk)
+    first, second = Tab(seat, path), Tab(seat, path)
+    assert first.save(**{ruled(READ): "allow"}) == 302
+    assert second.save(**{ruled(WRITE): "ask"}) == 409
+    assert second.save() == 302
+    assert rules(helper) == {READ: "allow", WRITE: "ask"}
+
+
+def test_what_both_tabs_ruled_on_is_chosen_again_with_the_first_rule_in_sight(
+    seat: desk.Desk, helper: Agent
+) -> None:
+    path = desk.url("agents_agent_policy", helper.pk)
+    first, second = Tab(seat, path), Tab(seat, path)
+    assert first.save(**{ruled(REMOVE): "deny"}) == 302
+    assert second.save(**{ruled(REMOVE): "allow"}) == 409
+    assert second.save() == 302  # without a look at it: the denial stays
+    assert rules(helper) == {REMOVE: "deny"}
+    third = Tab(seat, path)
+    assert third.save(**{ruled(REMOVE): "allow"}) == 302
+    assert rules(helper) == {REMOVE: "allow"}
+
+
+def test_a_denial_over_rest_survives_a_save_in_a_tab(seat: desk.Desk, helper: Agent) -> None:
+    tab = Tab(seat, desk.url("agents_agent_policy", helper.pk))
+    boss = casting.administrator(helper.organization)
+    set_policy(boss, helper, PolicyText("all", deny=(REMOVE,)))
+    assert tab.save(**{ruled(READ): "allow"}) == 409
+    assert tab.save() == 302
+    assert rules(helper) == {REMOVE: "deny", READ: "allow"}
+
+
+def test_members_that_were_given_an_agent_elsewhere_keep_it(
+    acme: Organization, seat: desk.Desk, helper: Agent
+) -> None:
+    names = [casting.person(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
+    path = desk.url("agents_agent_configuration", helper.pk)
+    first, second = Tab(seat, path), Tab(seat, path)
+    assert first.save(members=names[:1]) == 302
+    assert second.save(description="Ours") == 409
+    assert second.save() == 302
+    helper.refresh_from_db()
+    assert helper.description == "Ours"
+    assert [user.username for user in helper.members.all()] == ["anna"]
+
+
+def test_budgets_that_were_added_elsewhere_stay(seat: desk.Desk, helper: Agent) -> None:
+    path = desk.url("agents_agent_configuration", helper.pk)
+    first, second = Tab(seat, path), Tab(seat, path)
+    limits = first.fields["budget-limit"]
+    assert first.save(**{"budget-limit": ["7", *limits[1:]]}) == 302
+    assert second.save(**{"budget-limit": ["8", *limits[1:]]}) == 409
+    assert second.save() == 302
+    assert [budget.limit for budget in helper.budgets.all()] == [7]
+
+
+def test_a_role_that_was_taken_elsewhere_is_not_given_again(
+    acme: Organization, seat: desk.Desk
+) -> None:
+    casting.person(acme, Role.MEMBER, "anna")
+    member = Membership.objects.get(user__username="anna")
+    tab = Tab(seat, desk.url("tenancy_membership_change", member.pk))
+    Membership.objects.filter(pk=member.pk).update(role=Role.AUDITOR)
+    assert tab.save() == 409
+    assert tab.save() in (200, 302)
+    member.refresh_from_db()
+    assert member.role == Role.AUDITOR
+
+
+def test_a_form_without_a_version_is_saved_as_it_is(seat: desk.Desk, helper: Agent) -> None:
+    tab = Tab(seat, desk.url("agents_agent_policy", helper.pk))
+    del tab.fields[FIELD]
+    assert tab.save(**{ruled(REMOVE): "deny"}) == 302
+    assert ToolRule.objects.get().effect == "deny"
+
+
+def test_patterns_that_both_tabs_added_both_hold(seat: desk.Desk, helper: Agent) -> None:
+    boss = casting.administrator(helper.organization)
+    set_policy(boss, helper, PolicyText("all", deny=("mcp_web_a*", "mcp_web_b*")))
+    path = desk.url("agents_agent_policy", helper.pk)
+    first, second = Tab(seat, path), Tab(seat, path)
+    assert first.save(deny="mcp_web_b*\r\nmcp_web_c*") == 302  # a goes, c comes
+    assert second.save(deny="mcp_web_a*\r\nmcp_web_b*\r\nmcp_web_d*") == 409
+    assert second.save() == 302
+    assert sorted(rules(helper)) == ["mcp_web_b*", "mcp_web_c*", "mcp_web_d*"]
+
+
+def test_members_that_both_tabs_chose_are_all_given_the_agent(
+    acme: Organization, seat: desk.Desk, helper: Agent
+) -> None:
+    names = [casting.person(acme, Role.MEMBER, name).label for name in ("anna", "bert")]
+    path = desk.url("agents_agent_configuration", helper.pk)
+    first, second = Tab(seat, path), Tab(seat, path)
+    assert first.save(members=names[:1]) == 302
+    assert second.save(members=names[1:]) == 409
+    assert second.save() == 302
+    assert sorted(user.username for user in helper.members.all()) == ["anna", "bert"]
+
+
+def test_rules_on_conditions_that_were_added_elsewhere_stay(seat: desk.Desk, helper: Agent) -> None:
+    path = desk.url("agents_agent_policy", helper.pk)
+    first, second = Tab(seat, path), Tab(seat, path)
+    when = '{"properties": {"amount": {"minimum": 1000}}}'
+    assert first.save(**{"when-effect": "deny", "when-tool": WRITE, "when-schema": when}) == 302
+    assert second.save(**{"when-effect": "allow", "when-tool": READ, "when-schema": when}) == 409
+    assert second.save() == 302
+    policy = policy_text(Agent.objects.get(pk=helper.pk))
+    assert [one.tool for one in policy.deny] == [WRITE]  # type: ignore[union-attr]
+    assert policy.allow == ()
+
+
+def test_labels_that_were_set_elsewhere_stay(
+    acme: Organization, seat: desk.Desk, helper: Agent
+) -> None:
+    server = helper.bindings.get().server
+    one, _other = server.definitions.filter(kind="tool").order_by("name")[:2]
+    path = desk.url("mcp_servers_server_definitions", server.pk)
+    first, second = Tab(seat, path), Tab(seat, path)
+    label = {"label": str(one.pk), f"legs-{one.pk}": ["private_data"]}
+    assert first.save(**label) == 302
+    stale = {"label": str(one.pk), f"legs-{one.pk}": ["sends_out"]}
+    assert second.save(**stale) == 409
+    one.refresh_from_db()
+    assert one.labels == ["private_data"]
+
+
+def test_a_preview_compares_no_versions(seat: desk.Desk, helper: Agent) -> None:
+    path = desk.url("agents_agent_policy", helper.pk)
+    first, second = Tab(seat, path), Tab(seat, path)
+    assert first.save(**{ruled(REMOVE): "deny"}) == 302
+    preview = desk.url("agents_agent_policy_preview", helper.pk)
+    assert seat.client.post(preview, second.fields).status_code == 200
+
+
+def test_rules_of_rows_that_came_later_are_compared_too(
+    seat: desk.Desk, helper: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("policy_groups", "policy"):
+        monkeypatch.setattr(f"agents.admin.{module}.SHOWN_AT_ONCE", 2)
+    tab = Tab(seat, desk.url("agents_agent_policy", helper.pk))
+    assert ruled(REMOVE) not in tab.fields
+    group = helper.bindings.get().server_id
+    rows = desk.url("agents_agent_policy_rows", helper.pk) + f"?group={group}"
+    piece = seat.client.get(rows).content.decode()
+    [form] = forms_of(piece, rows)
+    boss = casting.administrator(helper.organization)
+    set_policy(boss, helper, PolicyText("all", deny=(REMOVE,)))
+    read = {name: control.values for name, control in form.controls.items()}
+    found = TOKEN.search(piece)
+    assert found is not None
+    assert tab.save(**read, **{FIELD: [tab.fields[FIELD], unescape(found[1])]}) == 409
+    assert rules(helper) == {REMOVE: "deny"}

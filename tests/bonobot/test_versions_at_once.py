@@ -1,0 +1,94 @@
+"""Two people save with the same version at the same moment: exactly one of them does."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from agents.models import Agent
+from agents.tool_policies import policy_text
+from bonobot.tenancy.roles import Role
+from tests import desk, rest
+from tests.agents import casting
+from tests.bonobot.test_admin_versions import Tab, ruled
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+AT_ONCE = 4
+
+
+def all_at_once(*saves: Callable[[], int]) -> list[int]:
+    """Run each in a thread with a connection of its own; return what each was answered."""
+    begin = threading.Barrier(len(saves))
+    answers: list[int] = []
+
+    def run(save: Callable[[], int]) -> None:
+        begin.wait()
+        try:
+            answers.append(save())
+        finally:
+            connections.close_all()
+
+    threads = [threading.Thread(target=run, args=(save,)) for save in saves]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(answers)
+
+
+@pytest.mark.parametrize("how", ["header", "member"])
+def test_of_writes_over_rest_one_wins(how: str) -> None:
+    acme = casting.organization()
+    casting.agent(acme)
+    clients = [rest.as_role(acme, Role.OWNER) for _ in range(AT_ONCE)]
+    version = clients[0].get("agents/helper").json["version"]
+
+    def write(client: rest.Rest, text: str) -> Callable[[], int]:
+        body: dict[str, Any] = {"description": text}
+        if how == "header":
+            return lambda: client.patch("agents/helper", body, If_Match=f'"{version}"').status
+        return lambda: client.patch("agents/helper", body | {"version": version}).status
+
+    answers = all_at_once(*(write(client, f"by {n}") for n, client in enumerate(clients)))
+
+    assert answers == [200] + [412 if how == "header" else 409] * (AT_ONCE - 1)
+
+
+def test_of_policies_over_rest_one_wins() -> None:
+    acme = casting.organization()
+    agent = casting.agent(acme)
+    clients = [rest.as_role(acme, Role.OWNER) for _ in range(AT_ONCE)]
+    path = "agents/helper/tool-policy"
+    version = clients[0].get(path).json["version"]
+
+    def write(client: rest.Rest, name: str) -> Callable[[], int]:
+        body = {"mode": "all", "deny": [name], "version": version}
+        return lambda: client.put(path, body).status
+
+    answers = all_at_once(*(write(client, f"tool{n}") for n, client in enumerate(clients)))
+
+    assert answers == [200] + [409] * (AT_ONCE - 1)
+    assert len(policy_text(Agent.objects.get(pk=agent.pk)).deny) == 1
+
+
+def test_of_two_tabs_one_wins() -> None:
+    acme = casting.organization()
+    agent = casting.agent(acme)
+    server = desk.web_server(acme, "web")
+    for name in ("read", "write"):
+        desk.offer(server, name)
+    casting.bind(casting.administrator(acme), agent, server)
+    seats = [desk.sit(acme, Role.OWNER, name) for name in ("anna", "bert")]
+    path = desk.url("agents_agent_policy", agent.pk)
+    first, second = (Tab(seat, path) for seat in seats)
+
+    answers = all_at_once(
+        lambda: first.save(**{ruled("mcp_web_read"): "deny"}),
+        lambda: second.save(**{ruled("mcp_web_write"): "deny"}),
+    )
+
+    assert answers == [302, 409]
+    assert len(policy_text(Agent.objects.get(pk=agent.pk)).deny) == 1

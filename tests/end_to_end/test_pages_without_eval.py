@@ -1,0 +1,107 @@
+"""The admin's menus, panels and themes work in a page that may compile no expression."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from pytest_django.live_server_helper import LiveServer
+
+from bonobot.ledger.writer import writer
+from bonobot.tenancy.models import Organization
+from bonobot.tenancy.roles import Role
+from tests import desk
+from tests.agents import casting
+from tests.browser import PHONE, open_context
+from tests.end_to_end.accounts import create_member, sign_in
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def acme() -> Organization:
+    return casting.organization()
+
+
+@pytest.fixture
+def boss(acme: Organization, live_server: LiveServer, module_browser: Browser) -> Iterator[Page]:
+    """The browser of a platform administrator; whatever its console says fails the test."""
+    said: list[str] = []
+
+    def listen(message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            said.append(f"{message.location.get('url')} {message.text}")
+
+    with open_context(module_browser, live_server.url) as page:
+        page.on("console", listen)
+        user = create_member(acme, Role.OWNER)
+        user.is_superuser = True
+        user.save()
+        sign_in(page, user, acme, live_server.url)
+        yield page
+    writer().close()
+    assert not said
+
+
+def test_no_page_may_compile_code(boss: Page) -> None:
+    for path in ("/admin/", "/admin/mcp_servers/server/", "/admin/agents/budget/add/"):
+        answer = boss.goto(path)
+        assert answer
+        assert "script-src 'self';" in answer.headers["content-security-policy"]
+        assert boss.evaluate("Alpine.version") == "3.17.4"
+
+
+def test_the_navigation_folds_and_stays_folded(boss: Page) -> None:
+    boss.goto("/admin/")
+    navigation = boss.locator("#nav-sidebar")
+    toggle = boss.get_by_role("button", name="Show or hide the navigation")
+    expect(navigation).to_be_visible()
+    toggle.click()
+    expect(navigation).to_be_hidden()
+    boss.reload()
+    expect(navigation).to_be_hidden()
+    toggle.click()
+    expect(navigation).to_be_visible()
+    boss.set_viewport_size(PHONE)
+    expect(navigation).to_be_hidden()
+    boss.get_by_role("button", name="Show the navigation").click()
+    expect(navigation).to_be_visible()
+
+
+def test_the_theme_is_switched_and_kept(boss: Page) -> None:
+    boss.goto("/admin/")
+    page = boss.locator("html")
+    links = boss.locator("[x-data='{ openUserLinks: false }']").first
+    opener = links.locator("[x-on\\:click='openUserLinks = !openUserLinks']")
+    opener.click()
+    for name, dark in (("dark", True), ("light", False)):
+        boss.locator(f"""[x-on\\:click="switchTheme('{name}')"]""").first.click()
+        assert ("dark" in (page.get_attribute("class") or "").split()) == dark
+    boss.locator("""[x-on\\:click="switchTheme('dark')"]""").first.click()
+    boss.reload()
+    assert "dark" in (page.get_attribute("class") or "").split()
+
+
+def test_filters_open_and_close_and_actions_show_for_what_is_chosen(
+    boss: Page, acme: Organization
+) -> None:
+    desk.web_server(acme)
+    boss.goto("/admin/ledger/auditrow/")
+    boss.locator("[x-on\\:click='filterOpen = true']").first.click()
+    panel = boss.locator("#changelist-filter")
+    expect(panel).to_be_visible()
+    boss.keyboard.press("Escape")
+    expect(panel).to_be_hidden()
+
+
+def test_a_form_of_the_theme_is_sent_to_where_it_is(boss: Page) -> None:
+    boss.goto("/admin/agents/budget/add/")
+    form = boss.locator("form[x-bind\\:action]")
+    expect(form).to_have_attribute("action", "/admin/agents/budget/add/")
+
+
+def test_the_palette_opens_and_finds(boss: Page, acme: Organization) -> None:
+    desk.web_server(acme, "weather-station")
+    boss.goto("/admin/")
+    boss.locator("[data-opens-palette]").click()
+    boss.locator("#palette-sought").fill("weather")
+    expect(boss.locator("[data-palette-found]")).to_contain_text("weather-station")

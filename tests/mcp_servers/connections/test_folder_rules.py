@@ -1,0 +1,92 @@
+"""The folders that a stdio server may start in: never the system's, nor another organization's."""
+
+from pathlib import Path
+
+import pytest
+
+from mcp_servers.connections.folder_rules import FolderRule, mounted_folders
+
+SYSTEM = (
+    *("/", "/etc", "/etc/ssl", "/proc", "/proc/self", "/sys", "/dev", "/dev/shm", "/usr"),
+    *(
+        "/usr/share",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/boot",
+        "/root",
+        "/root/.ssh",
+        "/home/a/.aws/x",
+        "/run",
+        "/home",
+    ),
+    *("/var", "/var/lib/postgresql", "/tmp", "//etc", "/usr/../etc", "/srv/../etc/./ssl"),
+)
+
+
+@pytest.fixture
+def var(tmp_path: Path) -> Path:
+    for name in ("keys", "workspaces/acme/docs", "workspaces/others"):
+        (tmp_path / "var" / name).mkdir(parents=True)
+    return tmp_path / "var"
+
+
+@pytest.fixture
+def rule(var: Path) -> FolderRule:
+    return FolderRule(closed=(str(var),), own=(str(var / "workspaces" / "acme"),))
+
+
+@pytest.mark.parametrize("folder", SYSTEM)
+def test_folders_of_the_system_are_refused(rule: FolderRule, folder: str) -> None:
+    assert rule.refusal(folder)
+
+
+@pytest.mark.parametrize("folder", ["docs", ".", "", "~", "/srv/a\x00b"])
+def test_what_is_no_absolute_path_is_refused(rule: FolderRule, folder: str) -> None:
+    assert rule.refusal(folder)
+
+
+def test_all_of_bonobot_but_the_own_workspace_is_refused(rule: FolderRule, var: Path) -> None:
+    own = var / "workspaces" / "acme"
+    assert rule.refusal(str(own)) is None
+    assert rule.refusal(str(own / "docs" / "new")) is None
+    for folder in (var, var / "keys", var / "workspaces", var / "workspaces" / "others"):
+        assert rule.refusal(str(folder)), folder
+    assert rule.refusal(f"{own}/../others")
+    assert rule.refusal(f"{own}-2")
+
+
+def test_links_are_followed(rule: FolderRule, var: Path, tmp_path: Path) -> None:
+    own = var / "workspaces" / "acme"
+    for number, target in enumerate((var / "keys", Path("/etc"), Path("/"))):
+        link = own / f"link-{number}"
+        link.symlink_to(target)
+        assert rule.refusal(str(link)), target
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.symlink_to(own)
+    assert rule.refusal(str(elsewhere)) is None
+
+
+def test_a_folder_elsewhere_is_allowed(rule: FolderRule, tmp_path: Path) -> None:
+    assert rule.refusal(str(tmp_path / "project")) is None
+    for folder in ("/srv/files", "/home/anna/project", "/root/project", "/home/anna"):
+        assert rule.refusal(folder) is None, folder
+
+
+@pytest.mark.parametrize(
+    ("args", "folders"),
+    [
+        (("run", "-v", "/etc:/x:ro", "image"), ("/etc",)),
+        (("run", "--volume=/proc:/x", "image"), ("/proc",)),
+        (("run", "-v/root:/x", "image"), ("/root",)),
+        (("run", "--mount", "type=bind,source=/usr,target=/x", "image"), ("/usr",)),
+        (("run", "--mount=type=bind,src=/boot,dst=/x", "image"), ("/boot",)),
+        (("run", "-v", "named:/x", "-i", "image"), ()),
+    ],
+)
+def test_folders_that_docker_mounts_are_found(
+    args: tuple[str, ...], folders: tuple[str, ...]
+) -> None:
+    assert mounted_folders("docker", args) == folders
+    assert mounted_folders("/usr/bin/podman", args) == folders
+    assert mounted_folders("npx", args) == ()

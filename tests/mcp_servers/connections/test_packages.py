@@ -1,0 +1,78 @@
+"""What `npx` and `uvx` would fetch is read from their command lines."""
+
+import pytest
+
+from mcp_servers.connections.packages import package_of
+from mcp_servers.presets.catalogue import load
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "installer", "specs", "program", "own"),
+    [
+        ("npx", ["-y", "a@1.2.3", "/x"], "npm", ("a@1.2.3",), "", ("/x",)),
+        ("/opt/n/bin/npx", ["--yes", "@o/a@1"], "npm", ("@o/a@1",), "", ()),
+        (
+            "npx",
+            ["-y", "-p", "a@1", "-p", "b@2", "run", "-v"],
+            "npm",
+            ("a@1", "b@2"),
+            "run",
+            ("-v",),
+        ),
+        ("npx", ["--package=a@1", "--", "run"], "npm", ("a@1",), "run", ()),
+        ("uvx", ["a==1.2", "--x", "1"], "uv", ("a==1.2",), "a", ("--x", "1")),
+        ("uvx", ["a[cli]@1.2"], "uv", ("a[cli]@1.2",), "a", ()),
+        ("uvx", ["--from", "a==1", "run", "-v"], "uv", ("a==1",), "run", ("-v",)),
+        ("uvx", ["--with=b", "--python", "3.12", "a"], "uv", ("a",), "a", ()),
+    ],
+)
+def test_a_package_its_program_and_arguments_are_told_apart(
+    command, args, installer, specs, program, own
+):
+    found = package_of(command, args)
+    assert found is not None
+    assert (found.installer, found.specs, found.program, found.args) == (
+        *(installer, specs, program),
+        own,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "args"),
+    [
+        ("node", ["server.js"]),
+        ("npx", []),
+        ("npx", ["-y"]),
+        ("npx", ["-c", "echo"]),
+        ("npx", ["--registry", "https://r", "a"]),
+        ("npx", ["-y", "./local"]),
+        ("npx", ["-y", "/srv/local"]),
+        ("npx", ["-y", "file:local"]),
+        ("npx", ["-p"]),
+        ("uvx", ["--index-url", "https://i", "a"]),
+        ("uvx", ["--from", "a", "--from", "b", "c"]),
+        ("uvx", ["--from", ".", "c"]),
+    ],
+)
+def test_what_is_not_understood_is_started_as_it_stands(command, args):
+    assert package_of(command, args) is None
+
+
+def test_another_version_or_environment_is_another_installation_other_arguments_are_not():
+    keys = [
+        package_of("npx", args).key(env)
+        for args, env in (
+            (["a@1", "x"], {}),
+            (["a@1", "y"], {}),
+            (["a@2", "x"], {}),
+            (["a@1", "x"], {"NPM_CONFIG_REGISTRY": "https://r"}),
+        )
+    ]
+    assert keys[0] == keys[1]
+    assert len(set(keys)) == 3
+
+
+def test_every_program_of_the_catalogue_is_installed_before_it_is_started():
+    for entry in load():
+        if entry.transport_type == "stdio":
+            assert package_of(entry.endpoint_config["command"], entry.endpoint_config["args"])

@@ -1,0 +1,142 @@
+"""Suggested labels measured on tools of real servers that were labeled by hand."""
+
+import sys
+from functools import cache
+
+import pytest
+
+from mcp_servers.labelling import origin, suggested
+from mcp_servers.labels import Label
+from tests.mcp_servers.labeled_tools import Counts, LabeledTool, labeled_tools, sources
+
+HALVES = ("development", "held_out")
+HERE = origin("stdio")
+# Precision and recall, a little below what was measured last (docs/flow-labels.md).
+FLOORS = {
+    ("development", Label.PRIVATE_DATA): (0.88, 0.98),
+    ("development", Label.UNTRUSTED_CONTENT): (0.88, 0.88),
+    ("development", Label.SENDS_OUT): (0.93, 0.98),
+    ("development", Label.REPEATABLE): (0.95, 0.90),
+    ("held_out", Label.PRIVATE_DATA): (0.81, 0.95),
+    ("held_out", Label.UNTRUSTED_CONTENT): (0.76, 0.82),
+    ("held_out", Label.SENDS_OUT): (0.86, 0.94),
+    ("held_out", Label.REPEATABLE): (0.95, 0.97),
+}
+
+
+@cache
+def tools() -> tuple[LabeledTool, ...]:
+    return tuple(labeled_tools())
+
+
+def counted(half: str, label: Label) -> Counts:
+    counts = Counts()
+    for tool in tools():
+        if tool.half != half:
+            continue
+        belongs = label in tool.labels
+        if label is Label.REPEATABLE:
+            # It is never suggested without the server's own word.
+            belongs = belongs and tool.says_it_only_reads
+        counts.count(belongs, label in suggested("tool", tool.declaration, HERE))
+    return counts
+
+
+def test_the_labeled_tools_are_of_many_servers_and_of_two_halves():
+    assert len(tools()) >= 400
+    assert len(sources()) >= 15
+    for half in HALVES:
+        assert sum(tool.half == half for tool in tools()) >= 200
+    assert all(tool.labels <= {*Label} for tool in tools())
+    for tool in tools():
+        assert not (Label.REPEATABLE in tool.labels and Label.SENDS_OUT in tool.labels), tool
+
+
+def test_suggestions_have_the_precision_and_the_recall_that_the_documentation_tells():
+    lines = [f"{'half':12} {'label':18} precision  recall  right  extra  missed"]
+    below = []
+    for (half, label), (precision, recall) in FLOORS.items():
+        counts = counted(half, label)
+        lines.append(
+            f"{half:12} {label:18} {counts.precision:9.3f} {counts.recall:7.3f}"
+            f" {counts.right:6} {counts.extra:6} {counts.missed:7}"
+        )
+        if counts.precision < precision or counts.recall < recall:
+            below.append((half, str(label), counts))
+    sys.stdout.write("\n" + "\n".join(lines) + "\n")
+    assert not below
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("git_status", "git_diff", "git_diff_staged", "git_diff_unstaged", "git_log", "git_show"),
+        *("git_branch", "git_commit", "git_add", "git_reset", "git_create_branch", "git_checkout"),
+    ],
+)
+def test_no_tool_of_a_clone_on_this_machine_is_a_way_out_but_a_push(name):
+    found = [tool for tool in tools() if tool.declaration["name"] == name]
+    assert found
+    for tool in found:
+        for transport in ("stdio", "http"):
+            assert Label.SENDS_OUT not in suggested("tool", tool.declaration, origin(transport))
+    bare = {"name": name, "inputSchema": {"properties": {"repo_path": {"type": "string"}}}}
+    assert Label.SENDS_OUT not in suggested("tool", bare, HERE)
+
+
+def test_a_push_of_a_clone_is_a_way_out():
+    [push] = [tool for tool in tools() if tool.declaration["name"] == "git_push"]
+    assert Label.SENDS_OUT in suggested("tool", push.declaration, HERE)
+
+
+def test_a_name_that_only_may_be_a_verb_is_taken_to_read_too():
+    bare = {"name": "git_branch", "inputSchema": {"type": "object"}}
+    assert Label.PRIVATE_DATA in suggested("tool", bare, HERE)
+
+
+def test_an_action_to_choose_says_what_a_tool_does():
+    actions = {"type": "string", "enum": ["list", "delete"]}
+    properties = {"action": actions, "teamId": {"type": "string"}}
+    found = suggested("tool", {"name": "rota", "inputSchema": {"properties": properties}}, HERE)
+    assert {*found} >= {Label.PRIVATE_DATA, Label.SENDS_OUT}
+
+
+def test_what_is_changed_counts_as_outside_where_nothing_says_that_it_is_here():
+    ours = {"name": "create_file", "inputSchema": {"properties": {"path": {"type": "string"}}}}
+    owner = {"owner": {"type": "string"}, "path": {"type": "string"}}
+    theirs = {"name": "create_file", "inputSchema": {"properties": owner}}
+    assert Label.SENDS_OUT not in suggested("tool", ours, HERE)
+    assert Label.SENDS_OUT in suggested("tool", theirs, HERE)
+    assert Label.SENDS_OUT in suggested("tool", {"name": "delete_thing"}, HERE)
+
+
+def test_an_open_world_counts_only_where_the_words_tell_nothing():
+    said = {"annotations": {"openWorldHint": True}}
+    words = {"name": "list_databases", "description": "List all databases."}
+    assert Label.UNTRUSTED_CONTENT not in suggested("tool", words | said, HERE)
+    assert Label.UNTRUSTED_CONTENT in suggested("tool", {"name": "get_regions"} | said, HERE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["list_business_accounts", "get_web_app_settings", "get_secret_guide", "get_doc_content"],
+)
+def test_a_word_of_the_web_or_of_guidance_takes_nothing_from_a_private_thing(name):
+    assert Label.PRIVATE_DATA in suggested("tool", {"name": name}, HERE)
+
+
+def test_recipients_are_whole_arguments_and_not_a_word_within_one():
+    text = {"type": "string"}
+    stages = {"filesToStage": text, "message": text}
+    mails = {"toAddresses": text, "message": text}
+    tool = {"name": "keep", "description": "Keeps files on disk."}
+    assert Label.SENDS_OUT not in suggested(
+        "tool", tool | {"inputSchema": {"properties": stages}}, HERE
+    )
+    assert Label.SENDS_OUT in suggested("tool", tool | {"inputSchema": {"properties": mails}}, HERE)
+
+
+def test_a_page_by_its_url_is_of_the_web():
+    properties = {"url": {"type": "string"}}
+    page = {"name": "fetch_page", "inputSchema": {"properties": properties}}
+    assert suggested("tool", page, HERE) == (Label.UNTRUSTED_CONTENT, Label.SENDS_OUT)

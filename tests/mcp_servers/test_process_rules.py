@@ -1,0 +1,273 @@
+"""What a server's process may be given: by every surface, and again when it is started."""
+
+import json
+
+import pytest
+from django.utils.datastructures import MultiValueDict
+
+from bonobot.diagnosis.machine import stdio_configuration
+from bonobot.ledger.models import AuditRow
+from bonobot.lib.problems import Problem
+from bonobot.lib.runtime import runtime
+from bonobot.portability.applying import apply
+from bonobot.portability.documents import read_wanted
+from bonobot.portability.exporting import as_yaml, configuration
+from bonobot.tenancy.roles import Role
+from mcp_servers.admin.forms import ServerForm, initial_of
+from mcp_servers.configuration import ServerSpec
+from mcp_servers.connections.children import Tail, spawn
+from mcp_servers.endpoints import endpoint_of
+from mcp_servers.exporting import Names, described
+from mcp_servers.importing import plan
+from mcp_servers.models import Secret, Server
+from mcp_servers.presets.folders import workspace
+from mcp_servers.presets.own import PresetSpec, add_preset
+from mcp_servers.presets.saving import save_as_preset
+from mcp_servers.registration import add, alter
+from mcp_servers.respecifying import respecified
+from tests import rest
+from tests.agents import casting
+
+pytestmark = pytest.mark.django_db
+
+STDIO = {"command": "npx", "args": ["-y", "package@1.2.3"]}
+WITH_OPTIONS = {**STDIO, "env": {"NODE_OPTIONS": "--require ./secret-canary.js", "TOKEN": "t"}}
+WHY = {"NODE_OPTIONS": "needs more memory for large documents"}
+
+
+@pytest.fixture
+def acme():
+    return casting.organization()
+
+
+@pytest.fixture
+def boss(acme):
+    return casting.administrator(acme)
+
+
+@pytest.fixture
+def owner(acme):
+    return casting.person(acme, Role.OWNER)
+
+
+def spec(config=None, **more):
+    return ServerSpec(
+        name="ours", transport_type="stdio", endpoint_config=config or WITH_OPTIONS, **more
+    )
+
+
+def refusal(deed, *args, **more) -> Problem:
+    with pytest.raises(Problem) as caught:
+        deed(*args, **more)
+    return caught.value
+
+
+def start(server):
+    server.refresh_from_db()
+    endpoint = endpoint_of(server)
+    nobody = lambda _: None  # noqa: E731
+    return runtime().call(spawn, endpoint, nobody, nobody, Tail(endpoint.secrets))
+
+
+def old_row(boss, name="NODE_OPTIONS"):
+    """Return a server as it was stored before there were rules."""
+    server = add(boss, spec(STDIO))
+    row = Secret(organization_id=server.organization_id, server=server, placement="env", name=name)
+    row.value = "--require ./secret-canary.js"
+    row.save()
+    return server
+
+
+# --- variables
+
+
+def test_a_dangerous_variable_is_refused_by_name_even_to_a_platform_administrator(boss):
+    problem = refusal(add, boss, spec())
+    assert (problem.code, problem.status) == ("variable_not_allowed", 403)
+    assert problem.field == "endpoint_config.env.NODE_OPTIONS"
+    assert "NODE_OPTIONS" in str(problem)
+    assert "secret-canary" not in str(problem.as_dict())
+    assert "exception" in problem.remedy
+    assert not Server.objects.exists()
+
+
+def test_an_exception_lets_one_variable_through_and_is_audited_with_its_reason(boss):
+    server = add(boss, spec(env_exceptions=WHY))
+    assert server.env_exceptions == WHY
+    row = AuditRow.objects.get(action="server_added")
+    assert (row.actor_kind, row.actor_id) == (boss.actor.kind, boss.actor.id)
+    assert json.loads(row.opened)["details"]["env_exceptions"] == WHY
+    later = {"NODE_OPTIONS": "another reason"}
+    alter(boss, server, respecified(server, env_exceptions=later))
+    changed = json.loads(AuditRow.objects.get(action="server_changed").opened)
+    assert changed["details"]["env_exceptions"] == later
+
+
+def test_what_is_not_said_of_exceptions_stays_and_ends_with_its_variable(boss):
+    server = add(boss, spec(env_exceptions=WHY))
+    alter(boss, server, respecified(server, description="new"))
+    assert server.env_exceptions == WHY
+    alter(boss, server, respecified(server, endpoint_config=STDIO))
+    assert server.env_exceptions == {}
+    assert refusal(alter, boss, server, spec()).code == "variable_not_allowed"
+
+
+@pytest.mark.parametrize(
+    ("exceptions", "code"),
+    [
+        ({"NODE_OPTIONS": ""}, "invalid"),
+        ({"NODE_OPTIONS": "two\nlines"}, "invalid"),
+        ({"NODE_OPTIONS": "x" * 501}, "invalid"),
+        ({"NODE_OPTIONS": None}, "invalid"),
+        ({**WHY, "TOKEN": "why"}, "needless_exception"),
+        ({**WHY, "PATH": "why"}, "needless_exception"),
+        ({"node_options": "why"}, "needless_exception"),
+    ],
+)
+def test_an_exception_needs_a_reason_and_a_variable(boss, exceptions, code):
+    problem = refusal(add, boss, spec(env_exceptions=exceptions))
+    assert problem.code == code
+    assert problem.field.startswith("env_exceptions.")
+
+
+def test_nobody_but_a_platform_administrator_changes_exceptions(boss, owner):
+    server = add(boss, spec(env_exceptions=WHY))
+    alter(owner, server, respecified(server, description="mine"))
+    assert server.env_exceptions == WHY
+    for said in ({}, {"NODE_OPTIONS": "because"}):
+        problem = refusal(alter, owner, server, respecified(server, env_exceptions=said))
+        assert (problem.code, problem.field) == ("platform_admin_only", "env_exceptions")
+
+
+def test_a_preset_hands_on_no_dangerous_variable(boss):
+    wanted = PresetSpec(name="options", transport_type="stdio", endpoint_config=WITH_OPTIONS)
+    assert refusal(add_preset, boss, wanted).code == "variable_not_allowed"
+    server = add(boss, spec(env_exceptions=WHY))
+    assert refusal(save_as_preset, boss, server, "options").code == "variable_not_allowed"
+
+
+def test_a_pasted_file_of_a_client_can_not_bring_one(boss):
+    text = (
+        '{"mcpServers": {"ours": {"command": "npx", "args": ["x@1.0.0"], "env": {"PATH": "/x"}}}}'
+    )
+    (planned,) = plan(boss, text)
+    assert [problem.code for problem in planned.problems] == ["variable_not_allowed"]
+
+
+def test_a_configuration_file_carries_the_exceptions(acme, boss):
+    server = add(boss, spec(env_exceptions=WHY))
+    assert described(server, Names())["env_exceptions"] == WHY
+    text = as_yaml(configuration(boss))
+    server.delete()
+    values = {"OURS_NODE_OPTIONS": "--max-old-space-size=8192", "OURS_TOKEN": "t"}
+    apply(boss, read_wanted(text, values))
+    assert Server.objects.get().env_exceptions == WHY
+    without = text.replace("NODE_OPTIONS: needs more memory for large documents", "{}")
+    assert without != text
+
+
+def test_rest_takes_and_shows_exceptions(acme, boss):
+    client = rest.as_administrator()
+    body = {"name": "ours", "transport_type": "stdio", "endpoint_config": WITH_OPTIONS}
+    refused = client.post("mcp-servers", body)
+    assert (refused.status, refused.code) == (403, "variable_not_allowed")
+    made = client.post("mcp-servers", {**body, "env_exceptions": WHY})
+    assert made.status == 201, made
+    assert made.json["env_exceptions"] == WHY
+
+
+def test_a_row_from_before_the_rule_is_not_started_and_told_by_the_doctor(boss):
+    server = old_row(boss)
+    problem = refusal(start, server)
+    assert problem.code == "variable_not_allowed"
+    assert problem.field == "endpoint_config.env.NODE_OPTIONS"
+    assert "secret-canary" not in str(problem.as_dict())
+    (finding,) = stdio_configuration()
+    assert (finding.state, "NODE_OPTIONS" in finding.detail) == ("failed", True)
+    Server.objects.filter(pk=server.pk).update(env_exceptions=WHY)
+    assert list(stdio_configuration()) == []
+
+
+# --- texts and folders
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({**STDIO, "command": "npx\x00"}, "command"),
+        ({**STDIO, "args": ["-y", "a\x00b"]}, "args"),
+        ({**STDIO, "cwd": "/srv/a\x00b"}, "cwd"),
+        ({**STDIO, "env": {"TOKEN": "a\x00b"}}, "env.TOKEN"),
+        ({**STDIO, "env": {"TO\x00KEN": "ab"}}, "env.TO"),
+    ],
+)
+def test_a_nul_is_refused_wherever_it_stands(boss, config, field):
+    problem = refusal(add, boss, spec(config))
+    assert problem.field.startswith(f"endpoint_config.{field}")
+    assert "NUL" in str(problem)
+
+
+def test_folders_of_the_system_and_of_others_are_refused(acme, boss, settings, tmp_path):
+    settings.BONOBOT_VAR = tmp_path / "var"
+    own = workspace(acme.pk)
+    own.mkdir(parents=True)
+    (own / "out").symlink_to("/etc")
+    others = own.parent / "others"
+    others.mkdir()
+    for folder in ("/", "/etc", "/root", "/usr/lib", tmp_path / "var" / "keys", others):
+        problem = refusal(add, boss, spec({**STDIO, "cwd": str(folder)}))
+        assert (problem.code, problem.field) == ("folder_not_allowed", "endpoint_config.cwd")
+    for folder in (own / "out", f"{own}/../others"):
+        assert refusal(add, boss, spec({**STDIO, "cwd": str(folder)})).code == "folder_not_allowed"
+    mounting = {"command": "docker", "args": ["run", "-i", "-v", "/etc:/x", "image@sha256:1"]}
+    assert refusal(add, boss, spec(mounting)).field == "endpoint_config.args"
+    assert add(boss, spec({**STDIO, "cwd": str(own)})).endpoint_config["cwd"] == str(own)
+
+
+def test_a_folder_that_became_a_link_is_refused_at_the_start(boss, tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    server = add(boss, spec({**STDIO, "cwd": str(folder)}))
+    folder.rmdir()
+    folder.symlink_to("/etc")
+    assert refusal(start, server).code == "folder_not_allowed"
+
+
+def test_a_folder_of_presets_that_is_the_systems_is_of_no_use(acme, boss, settings, tmp_path):
+    settings.BONOBOT_VAR, settings.BONOBOT_PRESET_FOLDERS = tmp_path / "var", ("/etc",)
+    preset = add_preset(
+        boss,
+        PresetSpec(
+            name="files",
+            transport_type="stdio",
+            endpoint_config={"command": "npx", "args": ["files@1.0.0", "${FOLDER}"]},
+            parameters=[{"name": "FOLDER", "kind": "folder"}],
+        ),
+    )
+    client = rest.as_administrator()
+    body = {"preset": preset.slug, "parameters": {"FOLDER": "/etc/ssl"}}
+    refused = client.post("mcp-servers", body)
+    assert refused.code == "folder_not_allowed"
+
+
+# --- the form
+
+
+def test_the_form_takes_reasons_line_by_line(acme, boss):
+    said = {
+        "name": "ours",
+        "transport_type": "stdio",
+        "command": "npx",
+        "args": "package@1.2.3",
+        "env-name": ["NODE_OPTIONS"],
+        "env-value": ["--max-old-space-size=8192"],
+        "auth_type": "none",
+        "approval": "manual",
+        "env_exceptions": "NODE_OPTIONS: needs more memory",
+    }
+    data = MultiValueDict({k: v if isinstance(v, list) else [v] for k, v in said.items()})
+    form = ServerForm(boss, data)
+    assert form.is_valid(), form.errors
+    server = add(boss, form.spec())
+    assert server.env_exceptions == {"NODE_OPTIONS": "needs more memory"}
+    assert initial_of(server)["env_exceptions"] == "NODE_OPTIONS: needs more memory"
