@@ -5,8 +5,7 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from agents import exchanges
-from agents.models import Approval, Session, SessionGrant
+from agents.models import Approval, SessionGrant
 from agents.sessions.nudges import wake
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import Event, change
@@ -213,24 +212,3 @@ def _resume(approval: Approval) -> None:
     """Let the session go on that waits for the answer, where there is one."""
     if approval.session_id is not None:
         wake(approval.session_id)
-
-
-# A session whose child hasn't come to rest waits for that one.
-_OPEN = (Session.Status.WAITING, Session.Status.QUEUED, Session.Status.RUNNING)
-
-
-def answered_while_parking() -> list[UUID]:
-    """Queue sessions that came to rest just when their question was answered; return them."""
-    parked = Session.objects.filter(status=Session.Status.WAITING).exclude(
-        pk__in=Approval.objects.filter(
-            state=Approval.State.WAITING, session_id__isnull=False
-        ).values("session_id")
-    )
-    parked = parked.exclude(children__status__in=_OPEN)
-    # A task that is to be looked at now holds its session back no longer.
-    held = exchanges.holding_back(parked).values("pk")
-    parked = parked.exclude(pk__in=held)
-    found = list(parked.values_list("pk", flat=True)[:500])
-    now = timezone.now()
-    parked.filter(pk__in=found).update(status=Session.Status.QUEUED, updated_at=now)
-    return found

@@ -6,15 +6,17 @@ told where it is answered.
 """
 
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from django.utils import timezone
 
 from agents.governance.flows import flow_keys
 from agents.governance.policies import Decision
-from agents.governance.snapshots import Snapshot
+from agents.governance.snapshots import ServerFacts, Snapshot
 from agents.models import Approval, Session, SessionGrant
-from agents.questions import address, aimed_at, behind, put
+from agents.questions import address, behind, put
+from agents.redaction import kept
 from agents.requests import Refused, Request
 from agents.targets import Target
 from bonobot.ledger.entries import Permit
@@ -22,6 +24,7 @@ from bonobot.ledger.fingerprints import fingerprint
 from bonobot.ledger.models import FlowCell, PermitRow
 from bonobot.lib.canonical import canonical, digest
 from bonobot.lib.sayings import say
+from bonobot.lib.untrusted import storable
 from mcp_servers.labels import labels_in
 
 
@@ -211,3 +214,18 @@ def _no(approval: Approval, code: str, reason: str) -> Refused:
         rule=approval.rule,
         remedy="Do without this call, or ask the person what to do instead.",
     )
+
+
+def aimed_at(
+    target: Target, arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None
+) -> dict[str, Any]:
+    """Return a question's fields about what is called, without secrets."""
+    facts = target.facts
+    return {
+        "server_id": facts.server_id,
+        "server_name": facts.server_name,
+        "own_name": facts.own_name,
+        "label": facts.label[:512],
+        "arguments": storable(kept(arguments, organization_id, server)),
+        "definition_digest": target.digest,
+    }

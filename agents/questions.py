@@ -1,7 +1,6 @@
 """Questions: what waits for a person, where it is answered, how long it waits, and who is told."""
 
 from datetime import datetime, timedelta
-from typing import Any
 from uuid import UUID
 
 from django.conf import settings
@@ -9,12 +8,8 @@ from django.db import IntegrityError, transaction
 from django.urls import reverse
 from django.utils import timezone
 
-from agents.governance.snapshots import ServerFacts
 from agents.models import Approval, Session
-from agents.redaction import kept
-from agents.targets import Target
 from bonobot.lib.sayings import say
-from bonobot.lib.untrusted import storable
 from bonobot.notices.writing import Subject, notify
 from bonobot.tenancy.models import Organization
 
@@ -34,21 +29,6 @@ def closing_time(organization_id: UUID) -> datetime:
     chosen = Organization.objects.filter(pk=organization_id).values_list("approval_hours")
     hours = next((hours for (hours,) in chosen if hours), settings.BONOBOT_APPROVAL_H)
     return timezone.now() + timedelta(hours=hours)
-
-
-def aimed_at(
-    target: Target, arguments: dict[str, Any], organization_id: UUID, server: ServerFacts | None
-) -> dict[str, Any]:
-    """Return a question's fields about what is called, without secrets."""
-    facts = target.facts
-    return {
-        "server_id": facts.server_id,
-        "server_name": facts.server_name,
-        "own_name": facts.own_name,
-        "label": facts.label[:512],
-        "arguments": storable(kept(arguments, organization_id, server)),
-        "definition_digest": target.digest,
-    }
 
 
 def behind(session: Session) -> dict[str, str]:

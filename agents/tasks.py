@@ -7,9 +7,10 @@ from celery import shared_task
 from django.utils import timezone
 
 from agents import asking, overspending, promises
-from agents.approvals import answered_while_parking, expire_overdue
+from agents.approvals import expire_overdue
 from agents.evaluation import replays, running
 from agents.sessions.nudges import RUN_SESSION
+from agents.sessions.requests import answered_while_parking
 from agents.sessions.runner import session_runner
 from agents.sessions.runners import forgotten
 from agents.workflows import schedules

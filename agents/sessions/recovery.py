@@ -12,11 +12,11 @@ from uuid import UUID, uuid4
 
 from django.utils import timezone
 
-from agents.consents import ApprovalRequired
+from agents.consents import ApprovalRequired, aimed_at
 from agents.governance.snapshots import Tool, snapshots
 from agents.models import Approval, Session, Step
 from agents.models.approvals import INTERRUPTED
-from agents.questions import aimed_at, behind, put
+from agents.questions import behind, put
 from agents.redaction import prepare
 from agents.sessions import rows
 from agents.sessions.going_on import given_up, goes_on

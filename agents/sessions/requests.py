@@ -7,10 +7,11 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
+from agents import exchanges
 from agents.attachments import Attachment, attached
 from agents.builtin_tools.workspaces import check_folder
 from agents.governance.rulings import require_on
-from agents.models import Agent, Inbox, Session, Step, WorkflowRun
+from agents.models import Agent, Approval, Inbox, Session, Step, WorkflowRun
 from agents.sessions.branches import current
 from agents.sessions.nudges import hurry_cancels, nudge, told
 from bonobot.ledger.changes import change
@@ -261,3 +262,24 @@ def _leave(principal: Principal, session: Session, kind: str, payload: dict[str,
         actor_id=principal.id,
         actor=principal.label,
     )
+
+
+# A session whose child hasn't come to rest waits for that one.
+_OPEN = (Session.Status.WAITING, Session.Status.QUEUED, Session.Status.RUNNING)
+
+
+def answered_while_parking() -> list[UUID]:
+    """Queue sessions that came to rest just when their question was answered; return them."""
+    parked = Session.objects.filter(status=Session.Status.WAITING).exclude(
+        pk__in=Approval.objects.filter(
+            state=Approval.State.WAITING, session_id__isnull=False
+        ).values("session_id")
+    )
+    parked = parked.exclude(children__status__in=_OPEN)
+    # A task that is to be looked at now holds its session back no longer.
+    held = exchanges.holding_back(parked).values("pk")
+    parked = parked.exclude(pk__in=held)
+    found = list(parked.values_list("pk", flat=True)[:500])
+    now = timezone.now()
+    parked.filter(pk__in=found).update(status=Session.Status.QUEUED, updated_at=now)
+    return found

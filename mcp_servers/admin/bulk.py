@@ -8,7 +8,7 @@ from uuid import UUID
 from django.contrib import messages
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext as _t
 from django.utils.translation import ngettext as _n
 
 from bonobot.lib.untrusted import visible
@@ -27,16 +27,16 @@ def switch_off(admin: Any, request: HttpRequest, servers: Sequence[Server]) -> A
             admin,
             request,
             [_who_has(server) for server in servers],
-            title=_("Switch these servers off?"),
-            about=_("Every call of them is refused from then on, for everybody who has them."),
-            button=_("Switch off"),
+            title=_t("Switch these servers off?"),
+            about=_t("Every call of them is refused from then on, for everybody who has them."),
+            button=_t("Switch off"),
             icon="power_settings_new",
         )
     if len(servers) > AT_ONCE:
         return set_out(request, Round.Kind.DISABLE, servers)
     for server in servers:
         registration.switch(admin.principal(request), server, enabled=False)
-    messages.success(request, _("%(n)d servers are off.") % {"n": len(servers)})
+    messages.success(request, _t("%(n)d servers are off.") % {"n": len(servers)})
     return None
 
 
@@ -50,9 +50,9 @@ def approve_what_waits(
             admin,
             request,
             [_to_approve(server, waiting[server.pk]) for server in servers],
-            title=_("Approve what waits at these servers?"),
-            about=_("Agents that have them may call it from then on, as their policies say."),
-            button=_("Approve"),
+            title=_t("Approve what waits at these servers?"),
+            about=_t("Agents that have them may call it from then on, as their policies say."),
+            button=_t("Approve"),
             icon="task_alt",
             confirmed=mark(waiting.values()),
         )
@@ -64,7 +64,7 @@ def approve_what_waits(
     for server in servers:
         if seen := waiting[server.pk]:
             done = approve(admin.principal(request), server, seen)
-            text = _("%(server)s: %(n)d definitions approved.")
+            text = _t("%(server)s: %(n)d definitions approved.")
             messages.success(request, text % {"server": server, "n": len(done.approved)})
         _tell_held(request, server)
     return None
@@ -84,7 +84,7 @@ def _waiting(server: Server) -> dict[UUID, str]:
 def _tell_held(request: HttpRequest, server: Server) -> None:
     held = [str(row) for row in server.definitions.waiting() if row.findings]
     if held:
-        text = _("%(server)s: %(names)s read like orders to a model. Read and approve each.")
+        text = _t("%(server)s: %(names)s read like orders to a model. Read and approve each.")
         names = visible(", ".join(held[:NAMED_AT_MOST]), 500)
         messages.warning(request, text % {"server": server, "names": names})
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from django.contrib import messages
 from django.http import HttpRequest
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext as _t
 from django.utils.translation import ngettext
 
 from bonobot.ledger.actors import Actor
@@ -66,13 +66,13 @@ def summary(found: Discovered) -> str:
     tools = len(found.tools)
     parts = [
         ngettext("%(n)d tool", "%(n)d tools", tools) % {"n": tools},
-        _("answered in %(ms)d ms") % {"ms": found.latency_ms},
+        _t("answered in %(ms)d ms") % {"ms": found.latency_ms},
     ]
     counts = (
-        (_("%(n)d new"), found.new),
-        (_("%(n)d changed"), found.changed),
-        (_("%(n)d gone"), found.gone),
-        (_("%(n)d refused"), found.refused),
-        (_("%(n)d wait for approval"), found.waiting),
+        (_t("%(n)d new"), found.new),
+        (_t("%(n)d changed"), found.changed),
+        (_t("%(n)d gone"), found.gone),
+        (_t("%(n)d refused"), found.refused),
+        (_t("%(n)d wait for approval"), found.waiting),
     )
     return ", ".join([*parts, *(text % {"n": count} for text, count in counts if count)]) + "."

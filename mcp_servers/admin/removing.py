@@ -8,7 +8,7 @@ from django.db import router
 from django.db.models.deletion import Collector
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext as _t
 
 from bonobot.lib.untrusted import visible
 from bonobot.tenancy.screens.answers import screen
@@ -50,7 +50,7 @@ def confirm_removal(
     return screen(
         request,
         "servers/remove.html",
-        title=_("Remove servers") if len(affected) > 1 else _("Remove a server"),
+        title=_t("Remove servers") if len(affected) > 1 else _t("Remove a server"),
         affected=affected,
         opts=admin.opts,
         action=request.POST.get("action", ""),

@@ -19,8 +19,9 @@ from django.db.models import Q
 from django.utils import timezone
 
 from agents import asking
-from agents.approvals import answer, answered_while_parking
+from agents.approvals import answer
 from agents.models import Approval, Exchange, Question, Replay, Runner, Session, Step
+from agents.sessions.requests import answered_while_parking
 from bonobot.ledger.models import AuditRow
 from bonobot.ledger.usage import cells
 from bonobot.ledger.verify import verify
