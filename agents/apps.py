@@ -12,5 +12,13 @@ class AgentsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Let whoever joins an organization have the agents that they were promised."""
-        from agents import welcoming  # noqa: F401  # models, which need the apps
+        """Register what lower layers call: agents of new members, tools that start sessions."""
+        from agents.builtin_tools.asking import build_ask_tool
+        from agents.builtin_tools.workflows import workflow_tool
+        from agents.governance.own_tools import register_tool_source
+        from agents.welcoming import give_agents
+        from bonobot.tenancy.invitations import register_joined_hook
+
+        register_joined_hook(give_agents)
+        register_tool_source("agent", build_ask_tool)
+        register_tool_source("workflow", workflow_tool)

@@ -3,7 +3,6 @@
 from agents.models import Agent
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import change
-from bonobot.tenancy.invitations import WELCOMES
 from bonobot.tenancy.models import Invitation, User
 
 
@@ -21,6 +20,3 @@ def give_agents(invitation: Invitation, user: User) -> None:
             details={"joined": user.get_username(), "invited_by": invitation.invited_by},
         ):
             agent.members.add(user)
-
-
-WELCOMES.append(give_agents)

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from agents.builtin_tools.tool import BuiltinTool, Context, Hints
+from agents.models import Agent
 from agents.sessions import children
 from bonobot.lib.problems import Conflict
 from bonobot.lib.runtime import runtime
@@ -26,8 +27,9 @@ def tool_name(prefix: str, slug: str) -> str:
     return f"{name[: LONGEST_NAME - 9]}_{hashlib.sha256(slug.encode()).hexdigest()[:8]}"
 
 
-def asking(agent_id: UUID, slug: str, name: str, description: str) -> BuiltinTool:
-    """Return the tool that asks an agent."""
+def build_ask_tool(agent: Agent) -> BuiltinTool:
+    """Return the tool with which one agent calls another."""
+    name, description = agent.name, agent.description
     if description:
         about = say(
             "Ask the agent {name} and wait for its answer. {description}",
@@ -37,7 +39,7 @@ def asking(agent_id: UUID, slug: str, name: str, description: str) -> BuiltinToo
     else:
         about = say("Ask the agent {name} and wait for its answer.", name=name)
     return BuiltinTool(
-        name=tool_name("ask", slug),
+        name=tool_name("ask", agent.slug),
         description=about,
         input_schema={
             "type": "object",
@@ -51,7 +53,7 @@ def asking(agent_id: UUID, slug: str, name: str, description: str) -> BuiltinToo
             "required": ["message"],
             "additionalProperties": False,
         },
-        run=partial(_ask, agent_id),
+        run=partial(_ask, agent.pk),
         # A call that is made again joins the session that the first one began.
         labels=(Label.REPEATABLE,),
         hints=Hints(read_only=False, destructive=True, idempotent=False, open_world=True),

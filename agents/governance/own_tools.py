@@ -1,17 +1,26 @@
 """Our own tools, as an agent has them: built-in ones, and what people gave it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from agents.builtin_tools import BUILTIN_TOOLS, BuiltinTool
-from agents.builtin_tools.asking import asking
 from agents.builtin_tools.having import Having
-from agents.builtin_tools.workflows import workflow_tool
 from agents.governance.kits import Toolbox
 from agents.governance.policies import Ruling, ToolFacts
 from agents.models import Agent, Given
 from agents.skills.rendering import SkillText, text_of
 from agents.toolboxes import toolbox_of
+
+# Tools that start sessions lie above the call pipeline: `AgentsConfig.ready` registers them.
+_TOOL_SOURCES: dict[str, Callable[[Any], BuiltinTool]] = {}
+
+
+def register_tool_source(
+    kind: Literal["agent", "workflow"], build_tool: Callable[[Any], BuiltinTool]
+) -> None:
+    """Register what builds the tool of a callable agent or of an attached workflow."""
+    _TOOL_SOURCES[kind] = build_tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +56,9 @@ class Own:
                 yield _ours(tool, self.toolbox)
         for one in self.given:
             if one.callee:
-                agent = one.callee
-                tool = asking(agent.pk, agent.slug, agent.name, agent.description)
-                yield _ours(tool, self.toolbox)
+                yield _ours(_TOOL_SOURCES["agent"](one.callee), self.toolbox)
             elif one.workflow:
-                tool, row = workflow_tool(one.workflow), one.workflow
+                tool, row = _TOOL_SOURCES["workflow"](one.workflow), one.workflow
                 facts = ToolFacts(
                     source="builtin",
                     own_name=tool.name,

@@ -35,8 +35,13 @@ from bonobot.tenancy.roles import Action, Role
 from bonobot.tenancy.tokens import fits, new_key, sealed
 
 MOST_AGENTS = 100
-# What rooms above do for somebody who joins; agents give themselves.
-WELCOMES: list[Callable[[Invitation, User], None]] = []
+# Called in the transaction in which a person joins; `AgentsConfig.ready` registers the agents' hook.
+_JOINED_HOOKS: list[Callable[[Invitation, User], None]] = []
+
+
+def register_joined_hook(hook: Callable[[Invitation, User], None]) -> None:
+    """Register what is done for a person who joins an organization."""
+    _JOINED_HOOKS.append(hook)
 
 
 @dataclass(frozen=True)
@@ -145,8 +150,8 @@ def accept(text: str, user: User) -> Membership:
                 member.save()
         except IntegrityError:
             raise _member_already() from None
-        for welcome in WELCOMES:
-            welcome(invitation, user)
+        for hook in _JOINED_HOOKS:
+            hook(invitation, user)
     return member
 
 
