@@ -35,7 +35,7 @@ from bonobot.tenancy.roles import Action, Role
 from bonobot.tenancy.tokens import fits, new_key, sealed
 
 MOST_AGENTS = 100
-# Called in the transaction in which a person joins; `AgentsConfig.ready` registers the agents' hook.
+# Called in the transaction in which a person joins; `AgentsConfig.ready` registers one.
 _JOINED_HOOKS: list[Callable[[Invitation, User], None]] = []
 
 
