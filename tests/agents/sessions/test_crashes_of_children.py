@@ -79,9 +79,9 @@ def check(helper, second, written):
             count = done[f"charge {arguments['key']}"]
             assert count <= (2 if yes and asked else 1), where
             assert count >= (step.state == Step.State.DONE), where
-        for agent, sessions in ((helper, tree(session)), (second, [child])):
+        for agent, its_sessions in ((helper, tree(session)), (second, [child])):
             spent = {one.line.unit: one.spent for one in budgets_in_use(agent)}
-            for unit, amount in _due(sessions).items():
+            for unit, amount in _due(its_sessions).items():
                 before[agent.slug, unit] += amount
                 assert spent[unit] == before[agent.slug, unit], (where, agent.slug, unit)
 
