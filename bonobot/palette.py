@@ -74,11 +74,10 @@ def _objects(principal: Principal, words: list[str]) -> Iterator[Found]:
         yield from _named(servers, words, "dns", "mcp_servers_server_change", _("server"))
     agents = Agent.objects.visible_to(principal)
     yield from _named(agents, words, "smart_toy", "agents_agent_change", _("agent"))
-    if principal.may(Action.VIEW):
-        skills = Skill.objects.for_organization(own)
-        yield from _named(skills, words, "school", "agents_skill_change", _("skill"))
-        flows = Workflow.objects.for_organization(own)
-        yield from _named(flows, words, "account_tree", "agents_workflow_change", _("workflow"))
+    skills = Skill.objects.visible_to(principal)
+    yield from _named(skills, words, "school", "agents_skill_change", _("skill"))
+    flows = Workflow.objects.visible_to(principal)
+    yield from _named(flows, words, "account_tree", "agents_workflow_change", _("workflow"))
     sessions = Session.objects.visible_to(principal).order_by("-created_at")
     yield from _named(sessions, words, "forum", "agents_session_change", _("session"), "title")
 

@@ -55,8 +55,9 @@ class AgentAdmin(PagedAdmin):
             server__status__in=(Server.Status.ERROR, Server.Status.NEEDS_REAUTH),
             server__enabled=True,
         )
-        sessions = Session.objects.filter(agent=OuterRef("pk")).order_by()
-        agents: Any = Agent.objects.visible_to(self.principal(request)).annotate(
+        principal = self.principal(request)
+        sessions = Session.objects.visible_to(principal).filter(agent=OuterRef("pk")).order_by()
+        agents: Any = Agent.objects.visible_to(principal).annotate(
             bound=_number(bindings, Count("pk")),
             troubled=_number(troubled, Count("pk")),
             running=_number(sessions.unfinished(), Count("pk")),

@@ -4,7 +4,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.db.models import QuerySet
+from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.urls import reverse
@@ -13,7 +13,8 @@ from django.utils.translation import gettext_lazy as _
 
 from agents.admin.readers import READERS
 from agents.admin.written import VERSIONS_SHOWN, WrittenAdmin, WrittenForm
-from agents.models import Agent, Skill
+from agents.models import Agent, Given, Skill
+from agents.models.reach import of_visible_agents
 from agents.models.skills import LONGEST_SKILL
 from agents.named import agents_of
 from agents.sessions.requests import may_run
@@ -82,7 +83,8 @@ class SkillAdmin(WrittenAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[Skill]:
         """Return the skills that the person may see, with the agents that have them."""
         rows: Any = Skill.objects.visible_to(self.principal(request))
-        found: QuerySet[Skill] = rows.prefetch_related("given__agent")
+        seen = of_visible_agents(Given.objects.select_related("agent"), self.principal(request))
+        found: QuerySet[Skill] = rows.prefetch_related(Prefetch("given", seen))
         return found
 
     @display(description=_("skill"), ordering="name", header=True)
@@ -113,7 +115,8 @@ class SkillAdmin(WrittenAdmin):
 def run_page(visit: Visit) -> HttpResponseBase:
     """Show the skill with a form for its arguments."""
     skill: Skill = visit.object
-    agents = [one.agent for one in skill.given.select_related("agent").order_by("agent__name")]
+    seen = of_visible_agents(skill.given.select_related("agent"), visit.principal)
+    agents = [one.agent for one in seen.order_by("agent__name")]
     return visit.show(
         "skills/run.html",
         skill=skill,

@@ -6,7 +6,7 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.paginator import Paginator
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _t
@@ -16,6 +16,7 @@ from agents.admin.readers import READERS
 from agents.admin.try_it import read_arguments
 from agents.admin.written import VERSIONS_SHOWN, WrittenAdmin, WrittenForm
 from agents.models import Agent, Workflow, WorkflowRun
+from agents.models.reach import sees_every_agent
 from agents.models.workflows import LONGEST_SOURCE
 from agents.named import agents_of
 from agents.sessions.requests import cancel, may_run
@@ -102,9 +103,13 @@ class WorkflowAdmin(WrittenAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Workflow]:
         """Return the workflows that the person may see, with the number of their runs."""
-        found: Any = Workflow.objects.visible_to(self.principal(request))
+        principal = self.principal(request)
+        found: Any = Workflow.objects.visible_to(principal)
+        mine = Q(runs__in=WorkflowRun.objects.visible_to(principal))
         counted: QuerySet[Workflow] = found.select_related("agent").annotate(
-            run_total=Count("runs", distinct=True)
+            run_total=Count(
+                "runs", distinct=True, filter=None if sees_every_agent(principal) else mine
+            )
         )
         return counted
 

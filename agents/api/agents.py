@@ -9,6 +9,7 @@ from rest_framework.response import Response
 
 from agents.governance.kits import MOST_FILES
 from agents.models import Agent, ModelEndpoint
+from agents.models.reach import sees_every_agent
 from agents.registration import AgentSpec, add_agent, alter_agent, remove_agent
 from agents.toolboxes import LARGEST_MIB
 from bonobot.tenancy.api.filters import Filters, FlagFilter
@@ -112,6 +113,28 @@ class AgentShape(VersionedShape):
     workspace_files = serializers.IntegerField(help_text="Files and folders in its own one.")
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
+
+
+@extend_schema_field({"type": "array", "items": {"type": "string"}})
+class AgentSlugs(serializers.Field):
+    """The agents that have something, as far as who asks sees them."""
+
+    def __init__(self, **options: Any) -> None:
+        """Read the whole row."""
+        super().__init__(**options | {"source": "*", "read_only": True})
+
+    def to_representation(self, value: Any) -> list[str]:
+        """Return their slugs; which agents are seen is asked once an answer."""
+        context = self.context
+        if "visible_agents" not in context:
+            principal = context["view"].principal
+            mine = None
+            if not sees_every_agent(principal):
+                mine = set(Agent.objects.visible_to(principal).values_list("pk", flat=True))
+            context["visible_agents"] = mine
+        visible = context["visible_agents"]
+        had_by = (one.agent for one in value.given.all())
+        return sorted(one.slug for one in had_by if visible is None or one.pk in visible)
 
 
 class AgentResource(Resource):

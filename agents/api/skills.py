@@ -7,11 +7,14 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_serializer
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from agents.api.agents import AgentSlugs
 from agents.api.sessions import SessionShape
-from agents.models import Agent, Skill, SkillVersion
-from agents.models.skills import LONGEST_SKILL
+from agents.models import Agent, Given, Skill, SkillVersion
+from agents.models.reach import of_visible_agents
+from agents.models.skills import LONGEST_SKILL, SkillQuerySet
 from agents.skills.keeping import SkillSpec, named, remove_skill, run_skill, save_skill
 from agents.skills.rendering import LONGEST_ARGUMENT, render, text_of
+from bonobot.tenancy.active import principal_of
 from bonobot.tenancy.api.filters import Filters, FlagFilter
 from bonobot.tenancy.api.resources import READ, READ_OR_RUN, Resource, named_in_path
 from bonobot.tenancy.api.schema import operation
@@ -24,9 +27,12 @@ class SkillFilter(Filters):
 
     name = django_filters.CharFilter()
     enabled = FlagFilter()
-    agent = django_filters.CharFilter(
-        field_name="given__agent__slug", label="Slug of an agent that has it"
-    )
+    agent = django_filters.CharFilter(method="by_agent", label="Slug of an agent that has it")
+
+    def by_agent(self, rows: SkillQuerySet, name: str, value: str) -> SkillQuerySet:
+        """Keep what an agent has that who asks sees."""
+        seen = of_visible_agents(Given.objects.all(), principal_of(self.request))
+        return rows.filter(given__in=seen.filter(agent__slug=value))
 
 
 class SkillArgument(Shape):
@@ -88,13 +94,9 @@ class SkillShape(VersionedShape):
     enabled = serializers.BooleanField()
     version = serializers.IntegerField()  # type: ignore[assignment]  # it numbers what it says
     digest = serializers.CharField(help_text="SHA-256 over all that it says.")
-    agents = serializers.SerializerMethodField()
+    agents = AgentSlugs()
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
-
-    def get_agents(self, skill: Skill) -> list[str]:
-        """Return the slugs of the agents that have it."""
-        return sorted(one.agent.slug for one in skill.given.all())
 
 
 class SkillVersionShape(Shape):

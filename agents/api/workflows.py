@@ -7,6 +7,7 @@ from drf_spectacular.utils import OpenApiExample, extend_schema_field, extend_sc
 from rest_framework import serializers
 from rest_framework.response import Response
 
+from agents.api.agents import AgentSlugs
 from agents.api.sessions import SessionShape
 from agents.models import Workflow, WorkflowRun, WorkflowVersion
 from agents.models.workflows import LONGEST_SOURCE
@@ -105,13 +106,9 @@ class WorkflowShape(VersionedShape):
     state = serializers.ChoiceField(
         ["approved", "pending", "changed"], help_text="How it stands as a tool of other agents."
     )
-    agents = serializers.SerializerMethodField()
+    agents = AgentSlugs()
     created_at = serializers.DateTimeField()
     updated_at = serializers.DateTimeField()
-
-    def get_agents(self, workflow: Workflow) -> list[str]:
-        """Return the slugs of the agents that have it as a tool."""
-        return sorted(one.agent.slug for one in workflow.given.all())
 
 
 class WorkflowVersionShape(Shape):

@@ -128,9 +128,8 @@ class AgentQuerySet(GovernedQuerySet):
 
     def visible_to(self, principal: Principal) -> "AgentQuerySet":
         """Keep those that a principal may see: those of `open_to`, if its scopes let it look."""
-        mine = self.open_to(principal)
-        kept_from = principal.has_role_for(Action.VIEW) and not principal.may(Action.VIEW)
-        return mine.none() if kept_from and not principal.agent_ids else mine
+        looks = principal.may(Action.VIEW) or principal.may(Action.RUN_AGENTS)
+        return self.open_to(principal) if looks else self.none()
 
     def open_to(self, principal: Principal) -> "AgentQuerySet":
         """Keep those that a principal may use, by its role, on every interface.

@@ -5,8 +5,10 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from agents.models.reach import of_visible_agents
 from agents.models.sessions import Runner
 from bonobot.tenancy.principals import Principal
+from bonobot.tenancy.roles import Action
 from bonobot.tenancy.scoped import OrganizationModel, ScopedQuerySet
 
 
@@ -14,9 +16,9 @@ class RecordingQuerySet(ScopedQuerySet):
     """Recordings as callers may see them."""
 
     def visible_to(self, principal: Principal) -> "RecordingQuerySet":
-        """Keep those that a principal may see; a token for some agents sees theirs."""
-        mine = self.for_organization(principal.organization_id)
-        return mine.filter(agent__in=principal.agent_ids) if principal.agent_ids else mine
+        """Keep those that a principal may see: readers those of the agents that they see."""
+        mine: RecordingQuerySet = of_visible_agents(self, principal)
+        return mine if principal.may(Action.VIEW) else mine.none()
 
 
 class Recording(OrganizationModel):

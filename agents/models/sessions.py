@@ -10,8 +10,8 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from agents.models.reach import of_readable_sessions
 from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
 from bonobot.tenancy.scoped import OrganizationModel, ScopedQuerySet
 
 
@@ -43,12 +43,8 @@ class SessionQuerySet(ScopedQuerySet):
 
     def visible_to(self, principal: Principal) -> "SessionQuerySet":
         """Keep those that a principal may read: all for readers, for members their own."""
-        mine = self.for_organization(principal.organization_id)
-        if principal.agent_ids:
-            mine = mine.filter(agent__in=principal.agent_ids)
-        if principal.may(Action.VIEW):
-            return mine
-        return mine.filter(started_by_kind=principal.kind, started_by_id=principal.id)
+        mine: SessionQuerySet = of_readable_sessions(self, principal, "started_by")
+        return mine
 
 
 class Session(OrganizationModel):

@@ -6,8 +6,8 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from agents.models.reach import of_visible_agents, sees_every_agent
 from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
 from bonobot.tenancy.scoped import GovernedModel, GovernedQuerySet, OrganizationModel
 
 LONGEST_SKILL = 32_000
@@ -18,18 +18,13 @@ class SkillQuerySet(GovernedQuerySet):
 
     def usable_by(self, principal: Principal) -> "SkillQuerySet":
         """Keep those that a principal may use: all for readers, else those of their agents."""
-        mine = self.for_organization(principal.organization_id).filter(enabled=True)
-        if principal.agent_ids:
-            return mine.filter(given__agent__in=principal.agent_ids).distinct()
-        if principal.may(Action.VIEW):
-            return mine
-        if principal.kind != "user":
-            return mine.none()
-        return mine.filter(given__agent__members=principal.id).distinct()
+        mine = of_visible_agents(self.filter(enabled=True), principal, "given__agent")
+        found: SkillQuerySet = mine if sees_every_agent(principal) else mine.distinct()
+        return found
 
     def visible_to(self, principal: Principal) -> "SkillQuerySet":
         """Keep those that a principal may read: for readers, those switched off too."""
-        if not principal.agent_ids and principal.may(Action.VIEW):
+        if sees_every_agent(principal):
             return self.for_organization(principal.organization_id)
         return self.usable_by(principal)
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 from django.db.models import DateTimeField
 from django.utils import timezone
 
+from agents.models.reach import of_readable_sessions
 from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
 from bonobot.tenancy.scoped import OrganizationModel, ScopedQuerySet
 
 # The state of a question that nobody has answered, and of one whose time was over before.
@@ -28,12 +28,8 @@ class WaitingQuerySet(ScopedQuerySet):
 
     def visible_to(self, principal: Principal) -> "WaitingQuerySet":
         """Keep those that a principal may read: all for readers, for members their own."""
-        mine = self.for_organization(principal.organization_id)
-        if principal.agent_ids:
-            mine = mine.filter(agent__in=principal.agent_ids)
-        if principal.may(Action.VIEW):
-            return mine
-        return mine.filter(requested_by_kind=principal.kind, requested_by_id=principal.id)
+        mine: WaitingQuerySet = of_readable_sessions(self, principal, "requested_by")
+        return mine
 
 
 class WaitsForPerson(OrganizationModel):

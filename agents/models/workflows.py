@@ -6,11 +6,11 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from agents.models.reach import of_visible_agents
 from agents.models.sessions import Session
 from bonobot.lib.changed_fields import SavesChangedFields
 from bonobot.lib.sealed import SealedTextField
 from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action
 from bonobot.tenancy.scoped import (
     GovernedModel,
     GovernedQuerySet,
@@ -26,12 +26,8 @@ class WorkflowQuerySet(GovernedQuerySet):
 
     def visible_to(self, principal: Principal) -> "WorkflowQuerySet":
         """Keep those that a principal may see: all for readers, else those of their agents."""
-        mine = self.for_organization(principal.organization_id)
-        if principal.agent_ids:
-            return mine.filter(agent__in=principal.agent_ids)
-        if principal.may(Action.VIEW):
-            return mine
-        return mine.filter(agent__members=principal.id) if principal.kind == "user" else mine.none()
+        mine: WorkflowQuerySet = of_visible_agents(self, principal)
+        return mine
 
 
 class Workflow(GovernedModel):

@@ -12,6 +12,7 @@ from agents.attachments import Attachment, attached
 from agents.builtin_tools.workspaces import check_folder
 from agents.governance.rulings import require_on
 from agents.models import Agent, Approval, Inbox, Session, Step, WorkflowRun
+from agents.models.reach import sees_every_agent
 from agents.sessions.branches import current
 from agents.sessions.nudges import hurry_cancels, nudge, told
 from bonobot.ledger.changes import change
@@ -19,7 +20,7 @@ from bonobot.lib.known_secrets import without_secrets
 from bonobot.lib.problems import Conflict, Forbidden, Invalid, NotFound
 from bonobot.lib.sayings import say
 from bonobot.tenancy.principals import Principal
-from bonobot.tenancy.roles import Action, Role
+from bonobot.tenancy.roles import Action
 
 MESSAGE_LENGTH = 100_000
 TITLE_LENGTH = 80
@@ -184,13 +185,11 @@ def may_run(principal: Principal, agent: Agent) -> bool:
     """Tell whether the principal may run this agent: members need it given to them."""
     if agent.organization_id != principal.organization_id:
         return False
-    if not (principal.reaches(agent.pk) and principal.may(Action.RUN_AGENTS)):
+    if not principal.may(Action.RUN_AGENTS):
         return False
-    if principal.platform_admin or principal.role != Role.MEMBER:
+    if sees_every_agent(principal):
         return True
-    if principal.kind == "token":
-        return Agent.objects.visible_to(principal).filter(pk=agent.pk).exists()
-    return agent.members.filter(pk=principal.id).exists()
+    return Agent.objects.visible_to(principal).filter(pk=agent.pk).exists()
 
 
 def require_run(principal: Principal, agent: Agent) -> None:

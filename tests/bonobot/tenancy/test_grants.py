@@ -209,7 +209,7 @@ def test_the_audit_tells_what_was_given_and_why_it_ended(acme: Organization, olg
 
 
 def reach(principal: Principal, agent: Agent) -> bool:
-    return Agent.objects.visible_to(principal).filter(pk=agent.pk).exists()
+    return Agent.objects.open_to(principal).filter(pk=agent.pk).exists()
 
 
 def test_a_program_reaches_an_agent_for_as_long_as_its_person(acme: Organization) -> None:
