@@ -11,10 +11,13 @@ from allauth.core import context
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
+from django.db import transaction
+from django.utils.translation import gettext as _t
 
 from bonobot.ledger.actors import Actor
 from bonobot.ledger.changes import change
 from bonobot.lib.problems import Forbidden
+from bonobot.tenancy import letters
 from bonobot.tenancy.models import FactorSecret, Membership, Organization, User
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
@@ -82,6 +85,30 @@ def reset_second_factor(principal: Principal, user: User) -> None:
         Authenticator.objects.filter(user=user).delete()
         FactorSecret.objects.filter(user=user).delete()
     end_sessions(user)
+    transaction.on_commit(lambda: tell_of_reset(user))
+
+
+def tell_of_reset(user: User) -> None:
+    """Have the worker mail a person that their second factor was reset, where mail can be sent."""
+    # Tasks import what they do, and so this module.
+    from bonobot.tenancy.tasks import mail_factor_reset
+
+    if user.email and letters.can_send():
+        mail_factor_reset.delay(str(user.pk))
+
+
+def mail_reset(user: User) -> None:
+    """Mail a person that their second factor was reset; raises `Unavailable`."""
+    with letters.language_of(user):
+        letters.send(
+            user.email,
+            _t("Your second factor on Bonobot was reset"),
+            (
+                _t("An administrator reset the second factor of the account %(name)s.")
+                % {"name": user.get_username()},
+                _t("If that wasn't you, tell an administrator at once."),
+            ),
+        )
 
 
 def end_sessions(user: User, *, but: str = "") -> None:

@@ -16,6 +16,8 @@ from bonobot.tenancy.models import Organization, OrganizationQuerySet, Provider,
 from bonobot.tenancy.second_factor import check_second_factor, has_second_factor
 
 MARK = "single_sign_on"
+# What a sign-in that is half-way depends on.
+PROOF = "sign_in_proof"
 
 
 class SingleSignOnNeeded(Forbidden):
@@ -38,6 +40,7 @@ def begin_session(request: HttpRequest, provider: Provider, user: User, leaving:
     """
     if request.user.is_authenticated:
         logout(request)
+    request.session.pop(PROOF, None)
     request.session[MARK] = {
         "user": str(user.pk),
         "provider": str(provider.pk),

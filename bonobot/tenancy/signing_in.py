@@ -4,16 +4,19 @@ The library (django-allauth) walks through the stages; nobody signs up by it, an
 accounts are not there.
 """
 
+from hmac import compare_digest
 from typing import Any
 
 from allauth.account.adapter import DefaultAccountAdapter
 from allauth.account.internal.flows.login import perform_login, perform_password_login
 from allauth.account.models import Login
+from allauth.core.exceptions import ImmediateHttpResponse
 from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.urls import reverse
 
 from bonobot.lib.translating import whole
 from bonobot.tenancy.attempts import (
@@ -26,7 +29,7 @@ from bonobot.tenancy.attempts import (
 )
 from bonobot.tenancy.known_devices import find_device, remember_device
 from bonobot.tenancy.models import User
-from bonobot.tenancy.sign_on import MARK
+from bonobot.tenancy.sign_on import MARK, PROOF
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 # Said by the page itself.
@@ -46,6 +49,15 @@ class Account(DefaultAccountAdapter):
         if template not in UNTOLD:
             super().add_message(request, level, *args, **kwargs)
 
+    def login(self, request: HttpRequest, user: Any) -> None:
+        """Let a person in, unless their password changed since they gave it half-way."""
+        proof = request.session.pop(PROOF, None)
+        ours = proof and proof["user"] == str(user.pk)
+        if ours and not compare_digest(proof["hash"], user.get_session_auth_hash()):
+            request.session.flush()
+            raise ImmediateHttpResponse(HttpResponseRedirect(reverse("admin:login")))
+        super().login(request, user)
+
 
 class SignInView(LoginView):
     """The admin's sign-in; whoever has a second factor is asked for it next."""
@@ -54,6 +66,7 @@ class SignInView(LoginView):
         """Go on to the next stage, or in."""
         user = form.get_user()
         self.request.session.pop(MARK, None)  # of a sign-in elsewhere that was left half-way
+        _keep_proof(self.request, user)
         login = Login(user=user, redirect_url=self.get_success_url())
         response = perform_password_login(self.request, {"username": user.get_username()}, login)
         remember_device(self.request, response, user)
@@ -63,7 +76,13 @@ class SignInView(LoginView):
 def sign_in(request: HttpRequest, user: User, address: str) -> HttpResponseBase:
     """Sign a person in who has just proved who they are otherwise, and lead them to `address`."""
     user.backend = BACKEND  # as `authenticate` does
+    _keep_proof(request, user)
     return perform_login(request, Login(user=user, redirect_url=address))
+
+
+def _keep_proof(request: HttpRequest, user: Any) -> None:
+    """Note which password the person has while more is asked for: a new one ends the sign-in."""
+    request.session[PROOF] = {"user": str(user.pk), "hash": user.get_session_auth_hash()}
 
 
 def count_attempt(request: HttpRequest, username: str) -> ValidationError | None:

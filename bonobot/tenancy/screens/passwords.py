@@ -66,6 +66,11 @@ class NewPassword(PasswordResetConfirmView):
         """Add the look."""
         return site.each_context(self.request) | super().get_context_data(**kwargs)
 
+    def get_user(self, uidb64: str) -> Any:
+        """Return whose link it is; nobody where the account is switched off."""
+        found = super().get_user(uidb64)
+        return found if found is not None and found.is_active else None
+
     def form_valid(self, form: Any) -> HttpResponse:
         """Keep it, end the person's sessions, and let them sign in."""
         answer: HttpResponse = super().form_valid(form)
