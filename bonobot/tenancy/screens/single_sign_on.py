@@ -71,6 +71,8 @@ def entry(request: HttpRequest, provider_id: str) -> HttpResponseBase:
 def done(request: HttpRequest, organization_id: str) -> HttpResponseBase:
     """Take what the provider sent the browser back with: a person signs in, or links."""
     kept = request.session.pop(UNDER_WAY, None) or {}
+    if kept:
+        request.session.save()  # it is used up, also where the answer is a 502 or 503
     try:
         attempt(SIGN_IN_ADDRESS, request.META.get("REMOTE_ADDR", ""))
         if kept.get("until", 0) < time.time():
