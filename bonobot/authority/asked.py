@@ -20,7 +20,7 @@ from oauthlib.common import add_params_to_uri
 from oauthlib.oauth2.rfc6749 import errors
 
 from bonobot.authority.addresses import address_of
-from bonobot.authority.redirects import Destination, destination
+from bonobot.authority.redirects import Destination, destination, is_named
 from bonobot.gateway.places import Address
 from bonobot.lib.problems import Problem
 from bonobot.lib.sayings import say
@@ -64,7 +64,8 @@ class Asked:
     @property
     def name(self) -> str:
         """What the program calls itself: a stranger's word."""
-        return visible(self.program.name or self.host or self.program.client_id, SHOWN)
+        said = self.program.name or self.host or self.program.client_id
+        return " ".join(visible(said, SHOWN).split())
 
     @property
     def host(self) -> str:
@@ -103,9 +104,12 @@ def read(request: HttpRequest) -> Asked:
         raise _unread(request, fault) or _refused(fault) from None
     program: Application = credentials.pop("request").client
     leads = destination(credentials["redirect_uri"], settings.BONOBOT_OAUTH_SCHEMES)
-    if leads is None:
+    if leads is None or not is_named(credentials["redirect_uri"], program.redirect_uris.split()):
         raise Refused("It would send you to an address that nobody is sent to.", code="redirect")
     address = _address(request)
+    if any(len(values) > 1 for name, values in request.GET.lists() if name != "resource"):
+        twice = errors.InvalidRequestError("A parameter is there twice.")
+        raise _told_refused(twice, credentials)
     if not _is_s256(credentials):
         raise _told_refused(errors.InvalidRequestError("PKCE by S256 is required."), credentials)
     if address is None:

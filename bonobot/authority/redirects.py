@@ -5,6 +5,7 @@ program's own addresses it is, and that it is that very one, is the toolkit's to
 of the loopback may be any.
 """
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 
 LONGEST = 512
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+_PORT = re.compile(r"(http://(?:127\.0\.0\.1|\[::1\]|localhost))(?::[0-9]{1,5})?(?=[/?]|$)")
 
 Kind = Literal["site", "computer", "app"]
 
@@ -31,6 +33,13 @@ class Destination:
         """
         kinds = {"site": "https:", "computer": "http: https:", "app": f"{self.name}:"}
         return f"'self' {kinds[self.kind]}"
+
+
+def is_named(uri: str, named: Collection[str]) -> bool:
+    """Tell whether a redirect URI is one of these letter by letter, but for a loopback's port."""
+    return uri in named or _PORT.sub(r"\1", uri) in {
+        _PORT.sub(r"\1", one) for one in named if _PORT.match(one)
+    }
 
 
 def destination(uri: str, schemes: Collection[str]) -> Destination | None:
