@@ -38,6 +38,7 @@ from bonobot import palette
 from bonobot.gateway.bots import completing, offering, resources
 from bonobot.gateway.bots.prompts import skill_named
 from bonobot.gateway.places import Address, find
+from bonobot.gateway.stdio import look
 from bonobot.lib.problems import Forbidden, NotFound, Problem
 from bonobot.lib.runtime import Runtime
 from bonobot.tenancy import bearers, grants
@@ -518,11 +519,20 @@ def is_there(address: Address, principal: Principal) -> bool:
         return False
 
 
+def is_served(text: str, slug: str) -> bool:
+    try:
+        return "tools" in answered(look(text, Address("agent", slug)))
+    except (NotFound, InsufficientScope):
+        return False
+
+
 def addresses_open(case: Case, world: World, word: str) -> Iterator[Deed]:
     """Yield whether the gateway's addresses are there: an agent's, and a pool server's."""
     principal = case.principal
     uses = principal.may(Action.USE_TOOLS) and word in case.has
     yield "address", is_there(Address("agent", world.agents[word].slug), principal), uses
+    if case.text:  # as `bonobot mcp serve --stdio` comes in
+        yield "address over stdio", is_served(case.text, world.agents[word].slug), uses
     calls = principal.may(Action.CALL_TOOLS) and not case.bound
     yield "address of the pool", is_there(Address("server", world.pool), principal), calls
 
