@@ -125,7 +125,7 @@ class AgentSlugs(serializers.Field):
 
     def to_representation(self, value: Any) -> list[str]:
         """Return their slugs; which agents are seen is asked once an answer."""
-        context = self.context
+        context: Any = self.context
         if "visible_agents" not in context:
             principal = context["view"].principal
             mine = None
