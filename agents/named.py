@@ -17,7 +17,7 @@ Named = Skill | Trigger | Workflow
 
 def agents_named(principal: Principal, slugs: Sequence[str], field: str) -> list[Agent]:
     """Return the agents of these slugs; raises `NotFound` at `field` for one that isn't here."""
-    rows = Agent.objects.for_organization(principal.organization_id).filter(slug__in=list(slugs))
+    rows = Agent.objects.visible_to(principal).filter(slug__in=list(slugs))
     found = {row.slug: row for row in rows}
     if strange := sorted(set(slugs) - found.keys()):
         raise NotFound(

@@ -52,7 +52,11 @@ QUEUES = (
     Queue(
         "notices",
         "mail and webhooks to people",
-        ("bonobot.notices.tasks.deliver_due", "bonobot.tenancy.tasks.mail_resets"),
+        (
+            "bonobot.notices.tasks.deliver_due",
+            "bonobot.tenancy.tasks.mail_factor_reset",
+            "bonobot.tenancy.tasks.mail_resets",
+        ),
     ),
     Queue(
         "upkeep",
