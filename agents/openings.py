@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from agents.consents import Consent
 from agents.governance.costs import FREE, expected
-from agents.governance.flows import flows
+from agents.governance.flows import flows, used_stores
 from agents.governance.limits import Limit, applying, charge, global_charge, reserves
 from agents.governance.policies import Decision
 from agents.governance.roots import together
@@ -18,7 +18,7 @@ from agents.governance.snapshots import ServerFacts, Snapshot, Tool
 from agents.redaction import kept, organization_masker
 from agents.requests import Request
 from agents.targets import Target
-from bonobot.ledger.entries import Admission, Charge, Opening, Reserve
+from bonobot.ledger.entries import Admission, Charge, Opening, Reserve, Store
 from bonobot.ledger.fingerprints import fingerprint
 from bonobot.lib.canonical import canonical, digest, sorted_text
 from bonobot.lib.ordered_ids import ordered_id
@@ -39,11 +39,13 @@ def admission(
 
     `of_root` are the budgets of the root's, where another session began this one.
     """
+    stores = _stores(request, snapshot, target)
     found = flows(
         request.principal,
         target.labels,
         session_id=request.holding_session,
         agent_id=snapshot.agent_id,
+        stores=stores,
     )
     # A further leg sends nothing that its first one didn't: people answer what a server asks back.
     if consent is not None or request.continues is not None:
@@ -54,8 +56,17 @@ def admission(
         charges=_charges(request, snapshot, target),
         generation=snapshot.generation,
         flows=found,
+        stores=stores if found else (),
         permit=consent.permit if consent else None,
     )
+
+
+def _stores(request: Request, snapshot: Snapshot, target: Target) -> tuple[Store, ...]:
+    """Return the store that a call uses: what its server keeps."""
+    use, going_on = target.store_use, request.continues or request.relay
+    if going_on and (going_on.more or getattr(going_on, "updates", None)):
+        use = use.with_answers()
+    return used_stores(snapshot.organization_id, target.facts.server_id, use)
 
 
 def opening(

@@ -4,8 +4,9 @@ Set ones count; before anybody has set any, the suggestion does.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from threading import Lock
+from typing import Any, Generic, TypeVar
 
 from bonobot.lib.problems import Invalid
 from bonobot.lib.row_locks import lock
@@ -16,24 +17,29 @@ from mcp_servers.labelling import Labels, Origin, origin, suggested
 from mcp_servers.labels import Label
 from mcp_servers.models import Definition, Server
 from mcp_servers.recording import changing
+from mcp_servers.store_use import StoreUse, infer_store_use
 
 # Suggestions that are kept: reading one takes longer than the rest of a row of a snapshot.
 KEPT = 20_000
 
 
-class _Suggestions:
-    """Suggestions by what they were made of; safe from several threads."""
+Reading = TypeVar("Reading")
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str, str, Origin], Labels] = OrderedDict()
+
+class _Readings(Generic[Reading]):
+    """What was read in declarations, by what it was made of; safe from several threads."""
+
+    def __init__(self, read: Callable[[str, Mapping[str, Any], Origin], Reading]) -> None:
+        self._read = read
+        self._kept: OrderedDict[tuple[str, str, str, Origin], Reading] = OrderedDict()
         self._lock = Lock()
 
-    def of(self, row: Definition, known: Origin) -> Labels:
-        """Return a definition's suggestion, made once for each declaration."""
+    def of(self, row: Definition, known: Origin) -> Reading:
+        """Return what a definition's declaration tells, read once for each declaration."""
         key = (row.kind, row.name, row.digest, known)
         found = self._kept.get(key)
         if found is None:
-            found = suggested(row.kind, row.payload, known)
+            found = self._read(row.kind, row.payload, known)
             with self._lock:
                 self._kept[key] = found
                 while len(self._kept) > KEPT:
@@ -41,7 +47,8 @@ class _Suggestions:
         return found
 
 
-_SUGGESTIONS = _Suggestions()
+_SUGGESTIONS: _Readings[Labels] = _Readings(suggested)
+_USES: _Readings[StoreUse] = _Readings(infer_store_use)
 
 
 def origin_of(server: Server) -> Origin:
@@ -60,6 +67,11 @@ def labels_of(row: Definition, known: Origin) -> Labels:
     if row.labels is None:
         return suggestion(row, known)
     return tuple(label for label in Label if label in row.labels)
+
+
+def store_use_of(row: Definition, known: Origin) -> StoreUse:
+    """Return what a call of a definition does with what its server keeps."""
+    return _USES.of(row, known).with_labels(labels_of(row, known))
 
 
 def set_labels(

@@ -205,7 +205,7 @@ def _read(clues: ToolClues) -> set[Label]:
     private, guide = words("things", "private"), words("things", "guide")
     if not clues.named & private and (clues.named | {*clues.sentence}) & guide:
         return set()
-    if _is_of_the_web(clues):
+    if is_of_the_web(clues):
         return {Label.UNTRUSTED_CONTENT}
     known = clues.things & private - _AMBIGUOUS or clues.is_local
     if _is_untrusted(clues) or not known:
@@ -213,7 +213,7 @@ def _read(clues: ToolClues) -> set[Label]:
     return {Label.PRIVATE_DATA}
 
 
-def _is_of_the_web(clues: ToolClues) -> bool:
+def is_of_the_web(clues: ToolClues) -> bool:
     """Tell whether all may read it: nothing private is named, or a page of the web by its URL."""
     web, published = words("things", "web"), words("things", "published")
     if clues.named & words("things", "private") - _AMBIGUOUS:

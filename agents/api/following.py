@@ -11,10 +11,13 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse
 
 from agents.api.sessions import AFTER, SessionResource, seq_in
+from agents.session_labels import label_reader_of
 from agents.sessions.events import Event
 from agents.sessions.watching import follow
+from bonobot.lib.runtime import runtime
 from bonobot.tenancy.api.resources import READ_OR_RUN
 from bonobot.tenancy.api.schema import operation
+from bonobot.tenancy.principals import Principal
 
 KEEPALIVE_S = 15.0
 # Then the client comes again with the last id, and whether it still may is asked anew.
@@ -68,18 +71,26 @@ class SessionEvents(SessionResource):
             after = seq_in(last, "Last-Event-ID")
         else:
             after = seq_in(self.request.query_params.get("after", "0"), "after")
-        response = StreamingHttpResponse(stream(session.pk, after), content_type=EVENT_STREAM)
+        events = stream(session.pk, after, self.principal)
+        response = StreamingHttpResponse(events, content_type=EVENT_STREAM)
         response["Cache-Control"] = "no-store"
         response["X-Accel-Buffering"] = "no"
         return response
 
 
-async def stream(session_id: UUID, after_seq: int) -> AsyncIterator[bytes]:
-    """Yield the session's events as server-sent events, and a comment where nothing happens."""
+async def stream(
+    session_id: UUID, after_seq: int, principal: Principal | None = None
+) -> AsyncIterator[bytes]:
+    """Yield the session's events as server-sent events, and a comment where nothing happens.
+
+    A token that reads them holds from then on what the session holds.
+    """
     began = spoken = monotonic()
     async with aclosing(follow(session_id, after_seq)) as looks:
         async for events in looks:
             if events:
+                if principal is not None and principal.kind == "token":
+                    await runtime().orm(label_reader_of, principal, session_id)
                 yield b"".join(map(written, events))
                 spoken = monotonic()
             elif monotonic() - spoken >= KEEPALIVE_S:

@@ -24,6 +24,7 @@ from agents.holding import held_by_session
 from agents.models import Session
 from agents.models.agents import named
 from agents.pictures import as_answer, kept_of
+from agents.session_labels import label_reader
 from agents.sessions.events import shown
 from agents.sessions.requests import cancel, start
 from bonobot.lib.problems import Invalid
@@ -143,6 +144,8 @@ class SessionResource(Resource):
         visible = Session.objects.visible_to(self.principal).select_related("agent")
         with named_in_path("session_id"):
             found: Session = visible.get_or_404(self.organization_id, pk=session_id)
+        if self.request.method == "GET":
+            label_reader(self.principal, found)
         return found
 
     def answer(self, session: Session, *, status: int = 200) -> Response:

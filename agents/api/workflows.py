@@ -11,6 +11,7 @@ from agents.api.agents import AgentSlugs
 from agents.api.sessions import SessionShape
 from agents.models import Workflow, WorkflowRun, WorkflowVersion
 from agents.models.workflows import LONGEST_SOURCE
+from agents.session_labels import label_reader
 from agents.sessions.requests import cancel
 from agents.workflows.keeping import (
     WorkflowSpec,
@@ -199,6 +200,8 @@ class WorkflowResource(Resource):
             found: WorkflowRun = rows.select_related("session__agent").get_or_404(
                 self.organization_id, pk=run_id
             )
+        if self.request.method == "GET":
+            label_reader(self.principal, found.session)
         return found
 
 
@@ -296,7 +299,9 @@ class WorkflowRuns(WorkflowResource):
         """List the runs of a workflow, the newest first."""
         rows: Any = WorkflowRun.objects.visible_to(self.principal)
         rows = rows.filter(workflow=self.workflow(workflow_id)).select_related("session__agent")
-        return self.listed(rows, WorkflowRunShape)
+        answer = self.listed(rows, WorkflowRunShape)
+        label_reader(self.principal, *(run.session for run in self.paginator.page))
+        return answer
 
     @operation("run_workflow", body=RunWorkflowBody, answer=OneWorkflowRunShape, status=201)
     def post(self, request: object, workflow_id: str) -> Response:

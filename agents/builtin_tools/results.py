@@ -1,13 +1,18 @@
 """`read_result`: read on in a result that was too long to be shown whole."""
 
 from typing import Any
+from uuid import UUID
 
 from agents.builtin_tools.tool import BuiltinTool, Context
+from agents.evidence import labels_of
+from agents.governance.flows import SEEN
 from agents.models import Step, StoredResult
+from bonobot.ledger.models import AuditRow, FlowCell
 from bonobot.lib.problems import NotFound
 from bonobot.lib.runtime import runtime
 from bonobot.lib.sayings import say
-from mcp_servers.labels import Label
+from mcp_servers.labels import Label, bits, labels_in
+from mcp_servers.store_labels import server_store
 
 CHUNK = 32_768
 
@@ -37,6 +42,25 @@ def _read(context: Context, arguments: dict[str, Any]) -> str:
     return f"{piece}\n[characters {start} to {end} of {len(found)}]"
 
 
+def _brings(agent_id: UUID, arguments: dict[str, Any]) -> tuple[Label, ...]:
+    """Return what the call brought whose result is read: it may be longer ago than its caller's.
+
+    What isn't known of it any more is taken to have brought all.
+    """
+    mine = StoredResult.objects.filter(pk=arguments["result_id"], agent=agent_id)
+    stored = mine.values_list("organization_id", flat=True).first()
+    if stored is None:
+        return ()
+    row = AuditRow.objects.filter(pk=arguments["result_id"], organization_id=stored).first()
+    if row is None:
+        return labels_in(SEEN)
+    found = bits(labels_of(row))
+    if row.server_id is not None:
+        cells = FlowCell.objects.filter(pk=server_store(stored, row.server_id))
+        found |= cells.values_list("labels", flat=True).first() or 0
+    return labels_in(found & SEEN)
+
+
 def _in_steps(context: Context, result_id: str) -> str | None:
     """Return a result that was short enough for its step, and was left out later."""
     if context.session_id is None:
@@ -62,4 +86,5 @@ READ_RESULT = BuiltinTool(
     },
     run=_run,
     labels=(Label.REPEATABLE,),
+    brings=_brings,
 )

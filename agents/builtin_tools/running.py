@@ -30,7 +30,9 @@ def _carry_over(context: Context) -> None:
     in the workspace and send out. The change is governed, so the very next call knows of it.
     """
     held = bits(
-        held_now(context.principal, session_id=context.session_id, agent_id=context.agent_id)
+        held_now(
+            context.principal, session_id=context.holding_session, agent_id=context.agent_id
+        )
     )
     if context.agent_id is None or not held & SEEN & ~bits(context.toolbox.holds):
         return

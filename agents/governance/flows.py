@@ -10,9 +10,11 @@ from collections.abc import Iterable
 from functools import lru_cache
 from uuid import UUID
 
-from bonobot.ledger.entries import Flow
+from bonobot.ledger.entries import Flow, Store
 from bonobot.tenancy.principals import Principal
 from mcp_servers.labels import Label, bits
+from mcp_servers.store_labels import server_store
+from mcp_servers.store_use import StoreUse
 
 IDLE_S = 24 * 3600
 SEEN = bits((Label.PRIVATE_DATA, Label.UNTRUSTED_CONTENT))
@@ -24,10 +26,11 @@ def flows(
     *,
     session_id: UUID | None = None,
     agent_id: UUID | None = None,
+    stores: tuple[Store, ...] = (),
 ) -> tuple[Flow, ...]:
-    """Return the flows of a call with these labels; none for a call that has no label."""
+    """Return the flows of a call with these labels; none where nothing is brought or left."""
     found = bits(labels)
-    if not found:
+    if not found and not stores:
         return ()
     barred = SEEN if found & bits((Label.SENDS_OUT,)) else 0
     keys = flow_keys(principal, session_id=session_id, agent_id=agent_id)
@@ -48,6 +51,13 @@ def flow_keys(
         return (flow_key(organization_id, "session", session_id),)
     token = (flow_key(organization_id, "token", principal.id),) if principal.kind == "token" else ()
     return (*token, flow_key(organization_id, "agent", agent_id)) if agent_id else token
+
+
+def used_stores(organization_id: UUID, server_id: UUID | None, use: StoreUse) -> tuple[Store, ...]:
+    """Return the store that a call of a server's definition reads or writes; none of ours."""
+    if server_id is None or not (use.reads or use.writes):
+        return ()
+    return (Store(server_store(organization_id, server_id), use.reads, use.writes),)
 
 
 @lru_cache(maxsize=4096)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from uuid import UUID
 
 from agents.governance.offers import Kind, OfferFacts, decide_offer
@@ -10,6 +10,7 @@ from agents.governance.policies import Decision, Ruling
 from mcp_servers.labelled import labels_of
 from mcp_servers.models import Definition
 from mcp_servers.schemas import Judgement
+from mcp_servers.store_use import READS_ONLY, StoreUse
 from mcp_servers.uri_templates import variables
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Offer:
     definition_id: UUID | None = None
     labels: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
+    store_use: ClassVar[StoreUse] = READS_ONLY
 
     @property
     def judgement(self) -> Judgement:

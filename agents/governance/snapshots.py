@@ -53,10 +53,11 @@ from bonobot.lib.problems import NotFound
 from bonobot.lib.sayings import say
 from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.endpoints import endpoint_of
-from mcp_servers.labelled import labels_of, origin_of
+from mcp_servers.labelled import labels_of, origin_of, store_use_of
 from mcp_servers.labelling import Origin
 from mcp_servers.models import Definition, Server
 from mcp_servers.schemas import Judgement
+from mcp_servers.store_use import NO_STORE, StoreUse
 
 KEPT = 1000
 MOST_DECIDED = 1000  # one for each tool and each set of conditions that were met
@@ -79,6 +80,7 @@ class Tool:
     definition_id: UUID | None = None
     conditional: tuple[Rule, ...] = ()
     labels: tuple[str, ...] = ()
+    store_use: StoreUse = NO_STORE
     builtin: BuiltinTool | None = field(default=None, compare=False)
 
     @property
@@ -365,6 +367,7 @@ def _mcp_tool(name: str, row: Definition, server: ServerFacts, state: str) -> To
         digest=row.digest,
         definition_id=row.pk,
         labels=labels_of(row, server.origin),
+        store_use=store_use_of(row, server.origin),
     )
 
 

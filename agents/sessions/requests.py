@@ -13,6 +13,7 @@ from agents.builtin_tools.workspaces import check_folder
 from agents.governance.rulings import require_on
 from agents.models import Agent, Approval, Inbox, Session, Step, WorkflowRun
 from agents.models.reach import sees_every_agent
+from agents.session_labels import label_session
 from agents.sessions.branches import current
 from agents.sessions.nudges import hurry_cancels, nudge, told
 from bonobot.ledger.changes import change
@@ -62,6 +63,7 @@ def start(
         governed=False,
     ):
         session.save()
+        label_session(principal, session)
         _leave(principal, session, Inbox.Kind.MESSAGE, message)
     nudge(session.pk)
     return session
@@ -74,6 +76,7 @@ def send(
     _may_start(principal, session.agent)
     _converses(session)
     message = _message(session.organization_id, text, attachments)
+    label_session(principal, session)
     with transaction.atomic():
         # The session's row is locked first, as by the holder that brings it to rest: one of the
         # two comes second and sees what the other did, so that no message is left lying.
@@ -104,6 +107,7 @@ def send_again(
     for name in ("images", "files"):
         if kept := [*replaced.payload.get(name, ()), *message.get(name, ())]:
             message[name] = kept
+    label_session(principal, session)
     with transaction.atomic():
         if not _queue_again(session):
             raise Conflict(

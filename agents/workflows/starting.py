@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 from agents.governance.rulings import require_on
 from agents.models import Agent, Session, Trigger, Workflow, WorkflowRun
+from agents.session_labels import label_session
 from agents.sessions.nudges import nudge
 from agents.sessions.requests import require_run
 from agents.workflows.definitions import WorkflowText
@@ -49,7 +50,12 @@ def run_workflow(
         "started_by": principal.label,
         "token_id": principal.token_id,
     }
-    return begin(workflow, inputs, starter, actor=principal.actor)
+    origin = Origin()
+    session = Session(
+        id=origin.session_id, organization_id=workflow.organization_id, agent_id=workflow.agent_id
+    )
+    label_session(principal, session)
+    return begin(workflow, inputs, starter, actor=principal.actor, origin=origin)
 
 
 def begin(

@@ -46,6 +46,11 @@ _SET_FLOW = f"""
     SELECT %s, %s::uuid, %s::bigint, %s::bigint WHERE {_MOVED}
     ON CONFLICT ("key") DO UPDATE SET labels = excluded.labels, touched = excluded.touched
 """
+_TAINT = "INSERT INTO ledger_storelabel ({}) SELECT {} WHERE {}".format(
+    ", ".join(store.TAINT),
+    "%s::uuid, %s, %s::uuid, %s::bigint, %s::uuid, %s::uuid, %s::bigint",
+    _MOVED,
+)
 
 
 def write(database: OwnDatabase, before: State, plan: Plan) -> int | None:
@@ -73,6 +78,8 @@ def write(database: OwnDatabase, before: State, plan: Plan) -> int | None:
             _SET_FLOW,
             [(key, owner, one.labels, one.touched, *moved) for key, one in flows.items()],
         )
+        taints = [(*store.taint_row(database, one), *moved) for one in plan.taints]
+        database.execute_each(_TAINT, taints)
         database.commit()
     found = clock.fetchall()
     return int(found[0][0]) if found else None

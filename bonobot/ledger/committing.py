@@ -190,5 +190,6 @@ def _store(database: OwnDatabase, before: groups.State, plan: groups.Plan) -> No
         store.write_cells(database, store.changed(before.cells, after.cells))
         store.write_rates(database, store.changed(before.rates, after.rates))
         store.write_flows(database, store.changed(before.flows, after.flows))
+        store.write_taints(database, plan.taints)
         store.spend(database, store.changed(before.permits, after.permits))
         database.commit()

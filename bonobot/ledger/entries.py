@@ -95,6 +95,19 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
+class Store:
+    """A place that keeps data, and what a call does there; `key` names it.
+
+    A call that reads it brings the store's labels to its caller. A call that writes leaves what the
+    caller held before it: labels of a store are never forgotten, only cleared.
+    """
+
+    key: str
+    reads: bool = True
+    writes: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Permit:
     """A person's yes that this call is to spend, and the digest of what it must have been for."""
 
@@ -114,6 +127,7 @@ class Admission:
     charges: tuple[Charge, ...] = ()
     generation: int | None = None
     flows: tuple[Flow, ...] = ()
+    stores: tuple[Store, ...] = ()
     permit: Permit | None = None
 
 

@@ -5,9 +5,10 @@ are held from the admission of the call that brings them, so a call that is admi
 whichever host, is judged with them (FEATURES X9).
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from bonobot.ledger.entries import Flow
+from bonobot.ledger.entries import Flow, Store
 
 SECOND = 1_000_000
 # A cell that only shows that its caller is still there is written this often, not at each call.
@@ -41,3 +42,28 @@ def add(held: Held, flow: Flow, now: int) -> Held:
     if labels == held.labels and (not labels or now - held.touched < TOUCHED_EVERY):
         return held
     return Held(labels, now)
+
+
+def pass_labels(
+    cells: Mapping[str, Held], flows: Iterable[Flow], stores: Iterable[Store], now: int
+) -> dict[str, Held]:
+    """Return the cells as an admitted call leaves them; those that don't change are left out.
+
+    What the caller held before goes into each store that the call writes; what the stores that it
+    reads held before comes to the caller. Nobody who writes for a person alone holds anything.
+    """
+    flows, stores = tuple(flows), tuple(stores)
+    brought = held = 0
+    for store in stores:
+        brought |= cells[store.key].labels if store.reads else 0
+    for flow in flows:
+        held |= held_at(cells[flow.key], flow, now)
+    after = {
+        flow.key: add(cells[flow.key], replace(flow, adds=flow.adds | brought), now)
+        for flow in flows
+    }
+    for store in stores:
+        before = cells[store.key]
+        if store.writes and held & ~before.labels:
+            after[store.key] = Held(before.labels | held, now)
+    return {key: cell for key, cell in after.items() if cell is not cells[key]}

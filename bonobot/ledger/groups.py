@@ -123,11 +123,24 @@ class Sealed:
     digest: str
 
 
+@dataclass(frozen=True, slots=True)
+class StoreTaint:
+    """Labels that a store holds from a call on which didn't hold before (`at` as `State.now`)."""
+
+    key: str
+    organization_id: UUID
+    labels: int
+    call_id: UUID
+    session_id: UUID | None
+    at: int
+
+
 @dataclass(slots=True)
 class Plan:
     """What to store, and the answer to each item in the order of the group."""
 
     state: State
+    taints: list[StoreTaint] = field(default_factory=list)
     opened: list[Sealed] = field(default_factory=list)
     closed: list[Sealed] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
@@ -150,6 +163,7 @@ def needs(items: Iterable[Item]) -> Needs:
             cells |= {reserve.key: item.organization_id for reserve in item.admission.reserves}
             keys |= {charge.key for charge in item.admission.charges}
             held |= {flow.key: item.organization_id for flow in item.admission.flows}
+            held |= {store.key: item.organization_id for store in item.admission.stores}
             granted |= {item.admission.permit.id} if item.admission.permit else set()
     return Needs(
         tuple(sorted(organizations)),
@@ -185,7 +199,7 @@ def _open(plan: Plan, item: Open) -> Answer:
     if admission is None:
         _seal(plan, item)
         return item.call_id
-    refusal = _admit(plan.state, admission)
+    refusal = _admit(plan, admission)
     if refusal is not None:
         return refusal
     tip = _seal(plan, item)
@@ -212,8 +226,9 @@ def _seal(plan: Plan, item: Item) -> Tip:
     return tip
 
 
-def _admit(state: State, admission: Admission) -> Refusal | None:
+def _admit(plan: Plan, admission: Admission) -> Refusal | None:
     """Spend, charge and reserve all that an admission asks for, or nothing; return why not."""
+    state = plan.state
     generation = state.tips[admission.opening.organization_id].generation
     if admission.generation not in (None, generation):
         return StaleSnapshot(generation)
@@ -236,12 +251,31 @@ def _admit(state: State, admission: Admission) -> Refusal | None:
         reserved[reserve.key] = after
     state.rates |= charged
     state.cells |= reserved
-    for flow in admission.flows:
-        state.flows[flow.key] = flows.add(state.flows[flow.key], flow, state.now)
+    _pass_labels(plan, admission)
     if permit := admission.permit:
         spent = replace(state.permits[permit.id], spent_by=admission.opening.call_id)
         state.permits[permit.id] = spent
     return None
+
+
+def _pass_labels(plan: Plan, admission: Admission) -> None:
+    """Pass labels between the caller and the stores of an admitted call."""
+    state, opening = plan.state, admission.opening
+    passed = flows.pass_labels(state.flows, admission.flows, admission.stores, state.now)
+    for store in admission.stores:
+        before, after = state.flows[store.key], passed.get(store.key)
+        if after is not None:
+            plan.taints.append(
+                StoreTaint(
+                    key=store.key,
+                    organization_id=opening.organization_id,
+                    labels=after.labels & ~before.labels,
+                    call_id=opening.call_id,
+                    session_id=opening.session_id,
+                    at=state.now,
+                )
+            )
+    state.flows |= passed
 
 
 def _permitted(state: State, admission: Admission) -> Refusal | None:

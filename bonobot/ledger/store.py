@@ -16,8 +16,9 @@ from bonobot.ledger.budgets import Cell
 from bonobot.ledger.chain import Tip
 from bonobot.ledger.databases import Cursor, Database, Row
 from bonobot.ledger.flows import Held
-from bonobot.ledger.groups import Needs, Sealed, State
+from bonobot.ledger.groups import Needs, Sealed, State, StoreTaint
 from bonobot.ledger.permits import Granted
+from bonobot.lib.ordered_ids import ordered_id
 
 POSTGRESQL_CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
@@ -82,6 +83,10 @@ _SET_RATES = """
     INSERT INTO ledger_ratecell ("key", tat) VALUES {rows}
     ON CONFLICT ("key") DO UPDATE SET tat = excluded.tat
 """
+TAINT = ("id", "key", "organization_id", "labels", "call_id", "session_id", "created")
+_TAINT = "INSERT INTO ledger_storelabel ({}) VALUES ({})".format(  # noqa: S608
+    _listed(TAINT), _listed(TAINT, "%s")
+)
 _SET_FLOW = 'UPDATE ledger_flowcell SET labels = %s, touched = %s WHERE "key" = %s'
 _SPEND = "UPDATE ledger_permitrow SET spent_by = %s WHERE id = %s AND spent_by IS NULL"
 _REMOVE = "DELETE FROM ledger_auditrow WHERE organization_id = %s AND seq <= %s"
@@ -184,6 +189,20 @@ def write_flows(database: Database, flows: Mapping[str, Held]) -> None:
     """Store what callers hold."""
     rows = [(held.labels, held.touched, key) for key, held in flows.items()]
     database.execute_each(_SET_FLOW, rows)
+
+
+def write_taints(database: Database, taints: Sequence[StoreTaint]) -> None:
+    """Store which calls brought labels to stores."""
+    database.execute_each(_TAINT, [taint_row(database, one) for one in taints])
+
+
+def taint_row(database: Database, taint: StoreTaint) -> Row:
+    """Return the values of `TAINT`."""
+    session_id = database.uuid(taint.session_id) if taint.session_id else None
+    return (
+        *(database.uuid(ordered_id()), taint.key, database.uuid(taint.organization_id)),
+        *(taint.labels, database.uuid(taint.call_id), session_id, taint.at),
+    )
 
 
 def spend(database: Database, permits: Mapping[UUID, Granted]) -> None:

@@ -11,6 +11,7 @@ from uuid import UUID
 from django.db.models import Max
 
 from agents.models import Agent, Session, Step
+from agents.session_labels import label_reader, label_reader_of
 from agents.sessions.branches import current
 from agents.sessions.requests import MESSAGE_LENGTH, cancel, send, start
 from bonobot.gateway.bots.following import until_rest
@@ -152,7 +153,7 @@ def _talking(agent: Agent) -> Run:
         session_id, after = await runtime().orm(_sent, principal, agent, said, number)
         if wait_s := arguments.get("wait_s", USUAL_WAIT_S):
             await until_rest(inbound, session_id, after, wait_s)
-        return await runtime().orm(stands, session_id, after)
+        return await runtime().orm(_stands, principal, session_id, after)
 
     return talk
 
@@ -181,7 +182,14 @@ async def _status(inbound: Inbound, arguments: dict[str, Any]) -> dict[str, Any]
     session_id, after = await runtime().orm(_last, principal, number)
     if wait_s := arguments.get("wait_s", 0):
         await until_rest(inbound, session_id, after, wait_s)
-    return await runtime().orm(stands, session_id)
+    return await runtime().orm(_stands, principal, session_id)
+
+
+def _stands(principal: Principal, session_id: UUID, after: int | None = None) -> dict[str, Any]:
+    """Return how a session stands, to a token that holds from then on what the session holds."""
+    found = stands(session_id, after)
+    label_reader_of(principal, session_id)
+    return found
 
 
 def _last(principal: Principal, session_id: str) -> tuple[UUID, int]:
@@ -208,6 +216,7 @@ def _read(principal: Principal, session_id: str, after_seq: int) -> dict[str, An
     session = _session(principal, session_id)
     talk = session.steps.filter(kind__in=(Step.Kind.MESSAGE, Step.Kind.END))
     steps = current(list(talk.order_by("seq")))
+    label_reader(principal, session)
     said = [one for step in steps if step.seq > after_seq for one in _said(session, step)]
     return {
         "session_id": str(session.pk),

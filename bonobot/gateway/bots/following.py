@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from agents.models import Session, Step
+from agents.session_labels import label_reader_of
 from agents.sessions.events import PROGRESS, RESTING, STATE, TEXT, Event
 from agents.sessions.watching import follow
 from bonobot.gateway.inbound import Inbound
@@ -69,6 +70,10 @@ async def until_rest(inbound: Inbound, session_id: UUID, after_seq: int, wait_s:
             while True:
                 async with aclosing(follow(session_id, after_seq)) as looks:
                     async for events in looks:
+                        if events:
+                            await runtime().orm(
+                                label_reader_of, inbound.visitor.principal, session_id
+                            )
                         for line in told.news(events) if inbound.wants_progress else ():
                             lines += 1
                             await inbound.progress(lines, None, line)

@@ -13,7 +13,7 @@ from bonobot.ledger.models.audit import (
     Head,
     Verification,
 )
-from bonobot.ledger.models.cells import BudgetCell, FlowCell, PermitRow, RateCell
+from bonobot.ledger.models.cells import BudgetCell, FlowCell, PermitRow, RateCell, StoreLabel
 from bonobot.ledger.models.counts import TOOK, Counted, Rollup, Summary, Uncounted
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "PermitRow",
     "RateCell",
     "Rollup",
+    "StoreLabel",
     "Summary",
     "Uncounted",
     "Verification",

@@ -35,6 +35,30 @@ class FlowCell(models.Model):
         return f"{self.key}: {self.labels}"
 
 
+class StoreLabel(models.Model):
+    """Labels that a store holds, and the call that brought them; see `flows`.
+
+    `key` is that of the store's cell, which says what it holds now; a row is what it has of one
+    call, until somebody clears it. `created` and `cleared` in microseconds since 1970.
+    """
+
+    id = models.UUIDField(primary_key=True)
+    key = models.CharField(max_length=255)
+    organization_id = models.UUIDField()
+    labels = models.BigIntegerField()
+    call_id = models.UUIDField()
+    session_id = models.UUIDField(null=True)
+    created = models.BigIntegerField()
+    cleared = models.BigIntegerField(null=True)
+    cleared_by = models.CharField(max_length=255, default="", db_default="")
+
+    class Meta:
+        indexes = [models.Index(fields=["key", "created"], name="ledger_storelabel_key")]
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.labels}"
+
+
 class PermitRow(models.Model):
     """One call that a person allowed; see `permits`. Inserted by the rooms above, spent by the
     writer inside an admission, never changed otherwise. `expires` in microseconds since 1970."""
