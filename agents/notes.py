@@ -14,6 +14,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
+from agents.holding import held_now
 from agents.models import Agent, Note
 from agents.models.notes import LONGEST_NOTE, LONGEST_TITLE, MOST_NOTES
 from bonobot.ledger.changes import change
@@ -23,7 +24,7 @@ from bonobot.lib.sayings import say
 from bonobot.lib.untrusted import storable
 from bonobot.tenancy.principals import Principal
 from bonobot.tenancy.roles import Action
-from mcp_servers.labels import Label, bits
+from mcp_servers.labels import Label, bits, labels_in
 
 _WORD = re.compile(r"\w+")
 # A word in the title says more about a note than one in its text.
@@ -100,7 +101,8 @@ def forget(agent_id: UUID, title: str) -> bool:
 def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | None = None) -> Note:
     """Write or change a note by hand; raises `Invalid`, `Conflict` (`name_taken`, `notes_full`).
 
-    Whoever changes a note says what reading it brings from then on.
+    Whoever changes a note says what reading it brings from then on; of what a token holds, it can
+    take nothing away.
     """
     principal.require(Action.MANAGE_AGENTS)
     title, text = _checked(spec.title, spec.text, agent.organization_id)
@@ -122,11 +124,19 @@ def save_note(principal: Principal, agent: Agent, spec: NoteSpec, note: Note | N
     if note is None:
         _room(agent.notes.count())
         note = Note(organization_id=agent.organization_id, agent=agent)
-    note.title, note.text, note.labels = title, text, bits(spec.labels)
+    labels = bits(spec.labels) | _held_by_writer(principal, agent)
+    note.title, note.text, note.labels = title, text, labels
     note.written_by, note.session_id = principal.label, None
-    with _recorded(principal, note, action, labels=list(spec.labels)):
+    with _recorded(principal, note, action, labels=list(labels_in(labels))):
         note.save()
     return note
+
+
+def _held_by_writer(principal: Principal, agent: Agent) -> int:
+    """Return the labels that a token leaves in what it writes; people have read what they write."""
+    if principal.kind != "token":
+        return 0
+    return bits(held_now(principal, session_id=None, agent_id=agent.pk))
 
 
 def remove_note(principal: Principal, note: Note) -> None:

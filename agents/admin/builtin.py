@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _t
 from django.utils.translation import gettext_lazy as _
 
 from agents.admin.agents import AgentAdmin
+from agents.agent_stores import clear_agent_stores, list_agent_stores
 from agents.builtin_tools import BUILTIN_TOOLS
 from agents.builtin_tools.sandbox import fault
 from agents.governance.kits import KITS, SANDBOXED, Kit, Option, completed
@@ -21,6 +22,9 @@ from bonobot.lib.sayings import say
 from bonobot.lib.translating import localized, whole
 from bonobot.tenancy.roles import Action
 from bonobot.tenancy.screens import Visit, onward
+from mcp_servers.admin.label_names import WORDS
+
+STORE_NAMES = {"workspace": _("Workspace"), "notes": _("Notes")}
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,12 @@ def builtin(visit: Visit) -> HttpResponseBase:
         agent=agent,
         kits=_rows(agent, may_grant=may_grant),
         place=workspace_shown(agent),
+        stores=[
+            (STORE_NAMES[one.name], [WORDS[label] for label in one.labels])
+            for one in list_agent_stores(agent)
+            if one.labels
+        ],
+        may_clear=visit.principal.may(Action.APPROVE_DEFINITIONS),
         problem=problem,
         may_grant=may_grant,
         may_manage=visit.principal.may(Action.MANAGE_AGENTS),
@@ -81,6 +91,14 @@ def empty(visit: Visit) -> HttpResponseBase | None:
         messages.error(visit.request, whole(problem))
     else:
         messages.success(visit.request, _t("The workspace is empty."))
+    return onward(visit, "builtin")
+
+
+@AgentAdmin.add_deed("clear_data_labels", needs=Action.APPROVE_DEFINITIONS)
+def clear_data_labels(visit: Visit) -> HttpResponseBase | None:
+    """Clear the labels of the agent's notes and workspace."""
+    clear_agent_stores(visit.principal, visit.object)
+    messages.success(visit.request, _t("Data labels cleared. Effective immediately."))
     return onward(visit, "builtin")
 
 

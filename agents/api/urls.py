@@ -3,6 +3,7 @@
 from django.urls import path
 
 from agents.api import (
+    agent_stores,
     agents,
     approvals,
     budgets,
@@ -113,6 +114,11 @@ urlpatterns = [
     path(f"{POLICY}/draft", replaying.PolicyDraft.as_view(), name="policy-draft"),
     path(f"{POLICY}/draft/shadow", replaying.PolicyShadow.as_view(), name="policy-shadow"),
     path(f"{POLICY}/draft/enforce", replaying.EnforceDraft.as_view(), name="policy-enforce"),
+    path(
+        f"{AGENT}/store-labels",
+        agent_stores.AgentStoreLabels.as_view(),
+        name="agent-store-labels",
+    ),
     path(f"{AGENT}/held", holding.AgentHeld.as_view(), name="agent-held"),
     path(f"{AGENT}/sessions", sessions.AgentSessions.as_view(), name="agent-sessions"),
     path("sessions", sessions.Sessions.as_view(), name="sessions"),

@@ -56,6 +56,12 @@ AREA = Area(
             cli="agents held, agents clear-held, tokens held, tokens clear-held",
         ),
         Deed(
+            "Labels that an agent's notes and workspace carry",
+            admin="agent.builtin agent.clear_data_labels",
+            rest="get_agent_store_labels clear_agent_store_labels",
+            cli="agents store-labels, agents clear-store-labels",
+        ),
+        Deed(
             "The audit",
             admin="auditrow.list",
             rest="list_audit get_audit_entry",

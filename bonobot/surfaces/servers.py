@@ -86,6 +86,12 @@ AREA = Area(
             cli="mcp label",
         ),
         Deed(
+            "Labels that a server's data carries",
+            admin="server.data_labels server.clear_data_labels",
+            rest="get_server_store_labels clear_server_store_labels",
+            cli="mcp store-labels, mcp clear-store-labels",
+        ),
+        Deed(
             "Try a tool, a resource, a prompt",
             admin="server.try server.ask server.arguments",
             rest="execute",

@@ -3,6 +3,7 @@
 from mcp_servers.admin import (
     configuring,
     credentials,
+    data_labels,
     definitions,
     history,
     launchers,
@@ -16,6 +17,7 @@ from mcp_servers.admin import (
 __all__ = [
     "configuring",
     "credentials",
+    "data_labels",
     "definitions",
     "history",
     "launchers",

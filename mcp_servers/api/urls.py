@@ -2,7 +2,16 @@
 
 from django.urls import path
 
-from mcp_servers.api import definitions, exports, history, openapi, operations, presets, servers
+from mcp_servers.api import (
+    definitions,
+    exports,
+    history,
+    openapi,
+    operations,
+    presets,
+    servers,
+    store_labels,
+)
 
 ONE = "mcp-servers/<str:server_id>"
 DEFINITION = f"{ONE}/definitions/<str:definition_id>"
@@ -35,6 +44,11 @@ urlpatterns = [
     path(f"{ONE}/resources", definitions.Resources.as_view(), name="server-resources"),
     path(f"{ONE}/prompts", definitions.Prompts.as_view(), name="server-prompts"),
     path(f"{ONE}/labels", definitions.Labels.as_view(), name="labels"),
+    path(
+        f"{ONE}/store-labels",
+        store_labels.ServerStoreLabels.as_view(),
+        name="server-store-labels",
+    ),
     path(f"{ONE}/approve", definitions.ApproveMany.as_view(), name="approve"),
     path(DEFINITION, definitions.OneDefinition.as_view(), name="definition"),
     path(f"{DEFINITION}/approve", definitions.ApproveOne.as_view(), name="definition-approve"),

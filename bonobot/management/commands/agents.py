@@ -2,7 +2,16 @@
 
 from typing import ClassVar
 
-from bonobot.cli import agents, callees, evaluating, grants, held, sessions, workspaces
+from bonobot.cli import (
+    agents,
+    callees,
+    evaluating,
+    grants,
+    held,
+    sessions,
+    store_labels,
+    workspaces,
+)
 from bonobot.cli.group import Group
 
 
@@ -15,5 +24,6 @@ class Command(Group):
         *sessions.VERBS,
         *grants.VERBS,
         *held.OF_AGENTS,
+        *store_labels.OF_AGENTS,
         *evaluating.VERBS,
     )

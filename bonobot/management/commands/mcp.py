@@ -19,6 +19,7 @@ from bonobot.cli import (
     showing,
     signing_in,
     snippets,
+    store_labels,
 )
 from bonobot.cli.group import Group
 
@@ -30,6 +31,7 @@ class Command(Group):
         *showing.VERBS,
         *operations.VERBS,
         *labels.VERBS,
+        *store_labels.OF_SERVERS,
         *budgets.PRICING,
         *connecting.VERBS,
         *history.VERBS,

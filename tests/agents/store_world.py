@@ -1,0 +1,209 @@
+"""A small office of servers that nobody reaches, and callers whose calls are only admitted.
+
+What a call passes on is decided where it is admitted, so no server has to answer. Labels of the
+office's own tools are set; those of the stores are the suggested ones.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from agents.admitting import admit
+from agents.governance.roots import Root
+from agents.holding import clear_agent, clear_token
+from agents.models import Agent, Session
+from agents.requests import Relay, Request
+from bonobot.ledger.writer import writer
+from bonobot.lib.problems import Problem
+from bonobot.lib.runtime import runtime
+from bonobot.tenancy.models import Organization, Token
+from bonobot.tenancy.principals import Principal, principal_for_token
+from bonobot.tenancy.roles import Role
+from bonobot.tenancy.tokens import issue
+from mcp_servers.approval import approve
+from mcp_servers.labelled import origin_of, set_labels, suggestion
+from mcp_servers.labels import Label
+from mcp_servers.models import Definition, Server
+from tests import desk
+from tests.agents import casting
+
+BOTH = (Label.PRIVATE_DATA, Label.UNTRUSTED_CONTENT)
+ASKED = "approval_required"
+TEXT = {"type": "string"}
+# Of each tool of the office: what it says, its arguments, the labels that a reviewer has set.
+OFFICE: dict[str, tuple[str, dict[str, Any], tuple[Label, ...]]] = {
+    "read_mail": ("Read a mail.", {}, BOTH),
+    "read_payroll": ("Read the payroll.", {}, (Label.PRIVATE_DATA,)),
+    "search_web": ("Search the web.", {"query": TEXT}, (Label.UNTRUSTED_CONTENT,)),
+    "post_message": ("Post a message.", {"text": TEXT}, (Label.SENDS_OUT,)),
+}
+# A store that says nothing about itself but its tools' names; labels are the suggested ones.
+RECORDS: dict[str, dict[str, Any]] = {
+    "create_record": {"description": "Create a record.", "text": TEXT},
+    "edit_record": {"description": "Edit a record.", "text": TEXT},
+    "get_record": {"description": "Get a record.", "name": TEXT},
+    "list_records": {"description": "List the records."},
+    "frobnicate": {"description": "Frobnicates.", "text": TEXT},
+    "index": {"text": TEXT},
+    "manage_records": {"action": {"enum": ["list", "delete", "create"]}, "text": TEXT},
+    "query_records": {"sql": TEXT},
+    "save_record": {"description": "Save.", "text": TEXT, "hints": {"readOnlyHint": True}},
+    "fetch_record": {"description": "Fetch.", "name": TEXT, "hints": {"readOnlyHint": False}},
+    "calculate_sum": {"description": "Calculate a sum.", "expression": TEXT},
+    "search_web": {"description": "Search the web.", "query": TEXT},
+}
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Somebody who makes calls: in a session, or with a token and without one."""
+
+    principal: Principal
+    agent: Agent | None = None
+    session: Session | None = None
+    token: Token | None = None
+    root: Root | None = None
+
+    def use(
+        self, tool: str, arguments: Mapping[str, Any] | None = None, *, more: Any = None, **how: Any
+    ) -> str:
+        """Have a call admitted; return the code of its refusal, blank where it may run."""
+        asked: dict[str, Any] = {
+            "principal": self.principal,
+            "agent_id": self.agent.pk if self.agent else None,
+            "session_id": self.session.pk if self.session else None,
+            "root": self.root,
+            "via": "rest",
+            "holder": "server:tests",
+            "relay": Relay(more=more) if more else None,
+        }
+        request = Request(tool=tool, arguments=dict(arguments or {}), **(asked | how))
+        try:
+            runtime().call(admit, request)
+        except Problem as problem:
+            return problem.code
+        return ""
+
+    def under_labels(self) -> "Caller":
+        """Have read private data and what anybody wrote."""
+        assert self.use("mcp_office_read_mail") == ""
+        return self
+
+    def sends(self) -> str:
+        """Try to send something out."""
+        return self.use("mcp_office_post_message", {"text": "x"})
+
+
+@dataclass
+class World:
+    """An organization with an agent, an office, and a store of records in its pool."""
+
+    acme: Organization
+    helper: Agent
+    office: Server = field(init=False)
+    records: Server = field(init=False)
+    numbers: Iterator[int] = field(default_factory=lambda: iter(range(1, 1_000)))
+
+    def __post_init__(self) -> None:
+        self.boss = casting.administrator(self.acme)
+        self.office = desk.web_server(self.acme, "office")
+        for name, (description, arguments, _labels) in OFFICE.items():
+            offer(self.office, name, {"description": description, **arguments})
+        self.records = self.store("records")
+        approve(self.boss, self.office)
+        for name, (_description, _arguments, labels) in OFFICE.items():
+            set_labels(self.boss, self.office, [*self.office.definitions.filter(name=name)], labels)
+        casting.bind(self.boss, self.helper, self.office)
+
+    def store(self, name: str, *agents: Agent) -> Server:
+        """Add a store of records and give it to agents: the helper, if nobody is named."""
+        server = desk.web_server(self.acme, name)
+        for tool, said in RECORDS.items():
+            offer(server, tool, said)
+        desk.offer(server, "note://all", kind=Definition.Kind.RESOURCE, uri="note://all")
+        desk.offer(server, "recall", kind=Definition.Kind.PROMPT)
+        template = {"kind": Definition.Kind.RESOURCE_TEMPLATE, "uriTemplate": "note://one/{name}"}
+        desk.offer(server, "note://one/{name}", **template)
+        approve(self.boss, server)
+        known = origin_of(server)
+        for row in server.definitions.filter(kind=Definition.Kind.TOOL):
+            # It is reached over HTTP, where what changes something is taken to send it out.
+            if Label.SENDS_OUT in (found := suggestion(row, known)):
+                rest = [label for label in found if label != Label.SENDS_OUT]
+                set_labels(self.boss, server, [row], rest)
+        for agent in agents or (self.helper,):
+            self.give(server, agent)
+        return server
+
+    def give(self, server: Server, agent: Agent) -> None:
+        """Give an agent all of a server."""
+        ticked = ["note://all", "note://one/{name}"]
+        casting.bind(
+            self.boss, agent, server, allowed_resources=ticked, allowed_prompts=["recall"]
+        )
+
+    def colleague(self) -> Agent:
+        """Make another agent with the same servers."""
+        agent = casting.agent(self.acme, f"agent{next(self.numbers)}")
+        casting.bind(self.boss, agent, self.office)
+        self.give(self.records, agent)
+        return agent
+
+    def session(self, agent: Agent | None = None) -> Caller:
+        """Begin a session of an agent's that has seen nothing."""
+        agent = agent or self.helper
+        session = Session.objects.create(organization=self.acme, agent=agent, title="x")
+        return Caller(self.boss, agent, session)
+
+    def child(self, of: Caller) -> Caller:
+        """Begin a session that another one asked for."""
+        assert of.session is not None
+        session = Session.objects.create(
+            organization=self.acme,
+            agent=self.helper,
+            title="x",
+            parent=of.session,
+            root_id=of.session.pk,
+            depth=1,
+        )
+        root = Root(of.session.pk, of.session.agent_id)
+        return replace(self.session(), session=session, root=root)
+
+    def token(self, agent: Agent | None = None, role: Role = Role.MEMBER) -> Caller:
+        """Issue a token for an agent; its calls have no session."""
+        agent = agent or self.helper
+        token, _text = issue(
+            self.boss, name=f"token{next(self.numbers)}", role=role, agent_ids=[agent.pk]
+        )
+        return Caller(principal_for_token(token), agent, token=token)
+
+    def bearer(self, role: Role = Role.OWNER) -> tuple[Caller, str]:
+        """Issue a token that is narrowed to no agent; return it with its text."""
+        token, text = issue(self.boss, name=f"token{next(self.numbers)}", role=role)
+        return Caller(principal_for_token(token), self.helper, token=token), text
+
+    def forget_callers(self, *callers: Caller) -> None:
+        """Let go of what agents and tokens hold, so that only stores can bring it back."""
+        for agent in Agent.objects.filter(organization=self.acme):
+            clear_agent(self.boss, agent)
+        for caller in callers:
+            if caller.token is not None:
+                clear_token(self.boss, caller.token)
+
+
+def offer(server: Server, name: str, said: Mapping[str, Any]) -> None:
+    """Let a server offer a tool by what it says and its arguments."""
+    arguments = {key: one for key, one in said.items() if isinstance(one, dict) and key != "hints"}
+    schema = {"type": "object", "properties": arguments}
+    declared: dict[str, Any] = {"inputSchema": schema, "annotations": said.get("hints", {})}
+    desk.offer(server, name, description=said.get("description", ""), **declared)
+
+
+@contextmanager
+def world_of(acme: Organization, helper: Agent) -> Iterator[World]:
+    """Set the office up, and end the writer behind it."""
+    yield World(acme, helper)
+    writer().close()
+
+
