@@ -39,6 +39,9 @@ from mcp_servers.configuration import ServerSpec
 from mcp_servers.discovery import discover
 from mcp_servers.models import Server
 from mcp_servers.registration import add
+from tests.parts import ROOT
+
+CLOCK = ROOT / "tests" / "servers" / "clock.py"
 
 
 def organization(slug: str = "acme") -> Organization:
@@ -70,16 +73,15 @@ def agent(where: Organization, slug: str = "helper", mode: str = "all", **more: 
     return made
 
 
-def stdio_server(
-    where: Organization, name: str = "time", module: str = "mcp_server_time"
-) -> Server:
-    """Register a real stdio server from PyPI."""
+def stdio_server(where: Organization, name: str = "time", *, from_pypi: bool = False) -> Server:
+    """Register a stdio server that tells the time; the real one takes 20 times as long to start."""
+    args = ["-m", "mcp_server_time"] if from_pypi else [str(CLOCK)]
     return add(
         administrator(where),
         ServerSpec(
             name=name,
             transport_type="stdio",
-            endpoint_config={"command": sys.executable, "args": ["-m", module]},
+            endpoint_config={"command": sys.executable, "args": args},
         ),
     )
 

@@ -40,7 +40,7 @@ def steps(session, kind):
 
 
 def test_a_question_is_answered_by_a_real_server(acme, helper, run):
-    casting.ready(acme, casting.stdio_server(acme), helper)
+    casting.ready(acme, casting.stdio_server(acme, from_pypi=True), helper)
     session = run("What time is it in Asia/Tokyo?")
     assert session.status == Session.Status.DONE
     told = report(session.pk)

@@ -5,10 +5,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mcp_servers.connections.endpoint import Endpoint
 from mcp_servers.connections.pool import Connections
+from tests.agents.casting import CLOCK
 from tests.mcp_servers.connections.asking import (
     HOLDER,
     call,
@@ -156,6 +159,26 @@ async def test_the_time_server_answers(connections: Connections, pypi_server: Ca
     assert (await connections.greet(endpoint, holder=HOLDER)).era == "modern"
     result = await call(connections, endpoint, "get_current_time", timezone="Asia/Tokyo")
     assert "Asia/Tokyo" in text_of(result)
+    # What stands for it in most tests declares the same tools.
+    twin = stdio(sys.executable, str(CLOCK))
+    assert await get_declared(connections, endpoint) == await get_declared(connections, twin)
+
+
+async def get_declared(connections: Connections, endpoint: Endpoint) -> list[dict[str, Any]]:
+    """Return what a server says of its tools, without the titles and types of its answers."""
+    items = (await connections.survey(endpoint)).items
+    tools = [item.payload for item in items if item.kind == "tool"]
+    return [
+        {field: tool[field] for field in ("name", "description", "annotations")}
+        | {"properties": {name: one["description"] for name, one in get_properties(tool).items()}}
+        | {"required": tool["inputSchema"]["required"]}
+        for tool in tools
+    ]
+
+
+def get_properties(tool: dict[str, Any]) -> dict[str, Any]:
+    properties: dict[str, Any] = tool["inputSchema"]["properties"]
+    return properties
 
 
 async def test_the_git_server_answers(
