@@ -11,6 +11,7 @@ import pytest
 import pytest_django
 from django.contrib.admin import site
 from django.db import transaction
+from django.template.loader import select_template
 from django.test import Client
 from django.test import client as test_client
 from django.urls import URLPattern, URLResolver, reverse
@@ -163,6 +164,7 @@ class Visit:
     headers: str
     content: bytes  # blank if it is a stream
     streaming: bool
+    template: str = ""  # that the page was made from, where it tells
 
     @property
     def is_page(self) -> bool:
@@ -180,7 +182,9 @@ def visit_page(client: Client, name: str, path: str, **headers: str) -> Visit:
     answer = client.get(path, headers=headers)
     content = b"" if answer.streaming else answer.content
     told = str(dict(answer.headers))
-    return Visit(name, path, answer.status_code, told, content, bool(answer.streaming))
+    named = getattr(answer, "template_name", None) or ""
+    template = named if isinstance(named, str) else str(select_template(named).template.name)
+    return Visit(name, path, answer.status_code, told, content, bool(answer.streaming), template)
 
 
 def visit_pages(

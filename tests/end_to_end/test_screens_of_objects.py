@@ -6,7 +6,7 @@ They are a file of their own so that two processes share the work.
 import pytest
 from playwright.sync_api import Browser
 
-from tests.end_to_end.test_screens import WEB_SETTINGS, open_screens
+from tests.end_to_end.test_screens import FORMS, WEB_SETTINGS, open_screens
 from tests.processes import Web
 from tests.screens import ADDRESSES
 
@@ -19,6 +19,7 @@ def test_axe_finds_nothing_serious_on_the_screens_of_objects(
 ) -> None:
     faults: list[str] = []
     addresses = [(name, parameters) for name, parameters in ADDRESSES if parameters]
-    with open_screens(module_browser, module_web.url, addresses, faults):
+    browser, url = module_browser, module_web.url
+    with open_screens(browser, url, addresses, faults, judged_elsewhere=FORMS):
         pass
     assert not faults, "\n".join(faults)
